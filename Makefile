@@ -47,7 +47,7 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml src/strandline/log/_records.c src/strandline/log/_offsets.c src/strandline/log/_batches.h src/strandline/log/_reading.h src/strandline/log/_writing.h src/strandline/log/_sync.c src/strandline/client/_lanes.c
+$(STAMP): pyproject.toml src/strandline/log/_records.c src/strandline/log/_offsets.c src/strandline/log/_batches.h src/strandline/log/_reading.h src/strandline/log/_writing.h src/strandline/log/_sync.c src/strandline/client/_open_batches.c
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is needed: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "apt-get install python3-venv"; exit 1; }

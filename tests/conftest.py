@@ -137,7 +137,7 @@ LONG_TESTS = {
     "client/test_signal_storms.py::test_a_handler_closes_the_producer[flush-long]",
     "client/test_signal_storms.py::test_a_handler_closes_the_producer[result-long]",
     "client/test_signal_storms.py::test_a_handler_closes_the_producer[send-long]",
-    "client/test_signal_storms.py::test_a_storm_over_a_producer[lanes-long]",
+    "client/test_signal_storms.py::test_a_storm_over_a_producer[fast-path-long]",
     "client/test_signal_storms.py::test_a_storm_over_a_producer[no room-long]",
     "client/test_signal_storms.py::test_a_storm_over_a_producer[partitioner-long]",
     "client/test_signal_storms.py::test_a_storm_over_an_admin[long]",

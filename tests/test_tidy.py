@@ -91,7 +91,7 @@ AWAITED_TASKS = {
     "src/strandline/log/real_disk.py": 1,  # the same
     "src/strandline/log/tier/reading.py": 1,
     "src/strandline/log/tier/restoring.py": 1,
-    "src/strandline/log/tier/object_store.py": 2,
+    "src/strandline/log/object_store.py": 2,
     "src/strandline/replica/leader_stream.py": 1,
     "src/strandline/replica/fetcher.py": 1,
     "src/strandline/replica/tiering.py": 1,

@@ -172,7 +172,7 @@ class ComposeCluster:
     # Faults
 
     def kill(self, node_id: int) -> None:
-        """SIGKILL to process 1; the restart policy does not undo what an operator did."""
+        """Kill process 1 by SIGKILL; the restart policy does not undo what an operator did."""
         self._do("kill", node_id)
         self._paused.pop(node_id, None)
 
@@ -199,7 +199,7 @@ class ComposeCluster:
             self.wait_ready([node_id])
 
     def renew(self, node_id: int) -> None:
-        """A new container on the same volume, as an upgrade makes it."""
+        """Make a new container on the same volume, as an upgrade does."""
         service = self._nodes[node_id].service
         self.compose("up", "--detach", "--no-build", "--no-deps", "--force-recreate", service, timeout_s=STOP_S + 60)
         self._find_containers()

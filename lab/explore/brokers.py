@@ -211,7 +211,7 @@ class Broker:
     # Life
 
     def start(self, epoch: int) -> None:
-        """A process starts on what the disk holds, and is registered: what its recovery found is committed by that."""
+        """Start a process on what the disk holds, and register it: what its recovery found is committed by that."""
         self.broker_epoch = BrokerEpoch(epoch)
         log_dirs: Any = LogDirs(self.log)
         self.found = int(LogCondition.INTACT)
@@ -242,7 +242,7 @@ class Broker:
         self.partitions = PartitionSet(self.shared, log_dirs, self.streams, by_id)
 
     def crash(self, kept: int, torn: str = "") -> None:
-        """The process ends; of what was not synced the first `kept` writes are there afterwards. Its high watermark was
+        """End the process; of what was not synced the first `kept` writes are there afterwards. Its high watermark was
         last written down long ago.
 
         `torn`: a part of the next write is there too, and recovery cuts it off.
@@ -254,7 +254,7 @@ class Broker:
         self.found = int(LogCondition.CUT if torn else LogCondition.INTACT)
 
     def stop(self) -> None:
-        """The process ends as it should: everything is synced, unless a sync has failed before."""
+        """End the process as it should end: everything is synced, unless a sync has failed before."""
         partition = self.partition
         while self.log.unsynced and (partition is None or partition.role is not Role.OFFLINE):
             self.log.mark()
@@ -281,7 +281,7 @@ class Broker:
         self.found = max(self.found, int(condition))
 
     def sync_fails(self) -> None:
-        """The sync under way fails: the partition is offline here until the machine starts anew."""
+        """Fail the sync under way: the partition is offline here until the machine starts anew."""
         partition = self.partition
         assert partition is not None
         self.log.syncing = -1
@@ -304,7 +304,7 @@ class Broker:
     # Clients, syncs, time
 
     def append(self, value: int) -> None:
-        """A client writes: with acks=all, or acks=1 where too few are in sync for that."""
+        """Write as a client: with acks=all, or acks=1 where too few are in sync for that."""
         core, partition = self.core, self.partition
         assert partition is not None
         result = self.log.append_own(core.leader_epoch, value)
@@ -314,13 +314,13 @@ class Broker:
         partition._carry_out(effects)
 
     def synced(self) -> None:
-        """The sync under way ends."""
+        """End the sync under way."""
         self.log.synced()
         if self.partition is not None:
             self.partition.synced()
 
     def lags(self, follower: NodeId) -> None:
-        """A follower has not caught up for replica.lag.time.max.ms."""
+        """Note that a follower has not caught up for replica.lag.time.max.ms."""
         core, partition = self.core, self.partition
         assert partition is not None
         core.followers[follower].last_caught_up_ms = LONG_AGO_MS
@@ -337,7 +337,7 @@ class Broker:
         return item
 
     def proposal_answered(self, outcome: AlterPartitionOutcome | None) -> None:
-        """The controller's answer; None: there is none, and the change may have been committed or not."""
+        """Take the controller's answer; None: there is none, and the change may have been committed or not."""
         asked, self.asked = self.asked, NOTHING
         if asked == AN_OLDER:
             return
@@ -399,7 +399,7 @@ class Broker:
     # Streams
 
     def connect(self) -> None:
-        """A stream to the leader was opened: fetch what is followed there."""
+        """Open a stream to the leader: fetch what is followed there."""
         fetcher = self.fetcher
         assert fetcher is not None
         fetcher._stream = Pipe()  # type: ignore[assignment]
@@ -428,7 +428,7 @@ class Broker:
         return fetcher._next_frame()
 
     def receive_requests(self, follower: NodeId, frame: bytes) -> None:
-        """A follower's frame arrives."""
+        """Take a follower's frame."""
         assert self.streams is not None
         link = self.streams._links.get(follower)
         if link is not None and not link.closed:
@@ -441,26 +441,26 @@ class Broker:
         return self.streams._links[follower]._next_frame() or b""
 
     def receive_replies(self, frame: bytes) -> None:
-        """The leader's frame arrives."""
+        """Take the leader's frame."""
         fetcher = self.fetcher
         if fetcher is not None and fetcher._stream is not None:
             frames.read_replies(frame, fetcher)
 
     def disconnect(self) -> None:
-        """The stream to the leader broke."""
+        """Break the stream to the leader."""
         fetcher = self.fetcher
         if fetcher is not None:
             fetcher._disconnected()
 
     def hang_up(self, follower: NodeId) -> None:
-        """The stream of a follower broke."""
+        """Break the stream of a follower."""
         assert self.streams is not None
         link = self.streams._links.pop(follower, None)
         if link is not None:
             link.close()
 
     def retry(self) -> None:
-        """The pause after a refused fetch is over."""
+        """End the pause after a refused fetch."""
         fetcher = self.fetcher
         assert fetcher is not None
         fetcher._retry()

@@ -27,10 +27,10 @@ from strandline.controller.machine.sessions import ProbeFinding
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.machine.unproven import WAIT_MS, UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.features import NEWEST_LEVEL
+from strandline.controller.metadata.delta import diff
+from strandline.controller.metadata.features import METADATA_FEATURE, NEWEST_LEVEL
 from strandline.controller.metadata.image import MetadataImage, TopicInfo, topic_resource
-from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord
+from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord, TopicRecord
 from strandline.log.findings import LogCondition
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import (
@@ -117,10 +117,10 @@ def first_metadata(min_isr: int) -> Metadata:
 def image_of(metadata: Metadata, order: tuple[NodeId, ...] = NODES) -> MetadataImage:
     """The metadata as the product has them, with the replicas in one of their orders."""
     partition = replace(metadata.partition, replicas=order)
-    topic = TopicInfo(TOPIC_PARTITION.topic, TOPIC_ID, {0: partition})
+    topic = TopicInfo(TopicRecord(TOPIC_PARTITION.topic, TOPIC_ID), {0: partition})
     return MetadataImage(
         CLUSTER,
-        NEWEST_LEVEL,
+        levels={METADATA_FEATURE: NEWEST_LEVEL},
         brokers=dict(metadata.brokers),
         topics={topic.name: topic},
         topic_by_id={TOPIC_ID: topic},
@@ -344,9 +344,7 @@ def as_replicas_see_it(
 ) -> tuple[list[PartitionState], list[Any], dict[Any, BrokerState]]:
     """The metadata in the replicas' own values."""
     image = image_of(metadata)
-    delta = MetadataDelta(image)
-    delta.partitions = {TOPIC_ID: {0: None}}
-    delta.brokers = dict(image.brokers)
+    delta = diff(MetadataImage(CLUSTER), image)
     taken = _Changes()
     ReplicaFeed(node, RESOLVER, taken).on_metadata(delta, image)  # type: ignore[arg-type]
     return taken.given

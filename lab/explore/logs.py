@@ -149,13 +149,13 @@ class ModelLog:
         return tuple(kept for kept, written in enumerate(self.unsynced) if written.entry is not None)
 
     def mark(self) -> None:
-        """Something must be synced: a sync begins unless one is under way."""
+        """Note that something must be synced: a sync begins unless one is under way."""
         if self.syncing < 0 and self.unsynced:
             self.syncing = len(self.unsynced)
             self._syncing_to = self.log_end_offset
 
     def synced(self) -> None:
-        """The sync under way ends; another begins if more was written meanwhile."""
+        """End the sync under way; another begins if more was written meanwhile."""
         covered, self.unsynced = self.unsynced[: self.syncing], self.unsynced[self.syncing :]
         self.disk = after(self.disk, covered)
         self.durable_offset = max(self.durable_offset, self._syncing_to)

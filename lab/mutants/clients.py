@@ -123,7 +123,7 @@ TABLE: tuple[Mutant, ...] = (
         "an-interrupted-wake-stays-pending",
         "B37: a record that was queued is sent, though the call that was to wake the sender was interrupted",
         instead("self._woken_at = runs\n..."),
-        f"{_EACH_SEND}[raises-lanes]",
+        f"{_EACH_SEND}[raises-fast-path]",
     ),
     Mutant(
         "a-batch-has-its-number-before-its-place",
@@ -132,13 +132,13 @@ TABLE: tuple[Mutant, ...] = (
             instead("number = self._last_number + 1\n..."),
             instead("self._last_number = number"),
         ),
-        (f"{_EACH_SEND}[sends-lanes]",),
+        (f"{_EACH_SEND}[sends-fast-path]",),
     ),
     one_change(
         "a-handler-waits-for-its-own-lock",
         "B37: a signal's handler may flush or close in the middle of a send",
         never(),
-        f"{_EACH_SEND}[sends and flushes-lanes]",
+        f"{_EACH_SEND}[sends and flushes-fast-path]",
     ),
     one_change(
         "unchanged-offset-never-committed-again",
@@ -179,7 +179,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "closed-producer-takes-records",
-        "C1: append: a producer that was closed takes no record, by the short way neither",
+        "C1: append: a producer that was closed takes no record, by the fast path neither",
         removed(),
         f"{_ACCUMULATOR}::test_nothing_is_taken_after_close",
     ),

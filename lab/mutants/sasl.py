@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, always, condition, dropped, never, one_change, part, removed, value
+from lab.mutants.mutant import Mutant, always, condition, dropped, instead, never, one_change, part, removed, value
 
 _SCRAM = "tests/proto/test_scram.py"
 _MACHINE = "tests/controller/machine/test_scram.py"
@@ -50,7 +50,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "salt-of-nobody-changes",
         "A19: who does not exist looks like who does",
-        part("image.secret or self._cluster_id", "repr(image).encode()"),
+        part("secret", "repr(image).encode()"),
         f"{_LISTENER}::test_the_salt_of_nobody_is_stable_and_like_the_others",
     ),
     one_change(
@@ -62,7 +62,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "second-secret",
         "A19: who does not exist looks like who does, always the same",
-        dropped("self._secret"),
+        condition("... and self.of.name != 'scram_secret'"),
         f"{_MACHINE}::test_there_is_one_secret",
     ),
     one_change(
@@ -98,7 +98,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "snapshot-without-credentials",
         "A19: a snapshot holds the credentials",
-        removed(),
+        instead("if row.of.name != 'scram_credentials':\n    ..."),
         f"{_MACHINE}::test_a_snapshot_keeps_them",
         _SECURED,
     ),

@@ -14,7 +14,7 @@ from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.process import current_process
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World
-from strandline.log.tier.store import ObjectStore
+from strandline.log.object_store import ObjectStore
 from strandline.proto.errors import ObjectMissing, StoreError
 from tests.log.tier.stores import chunked
 

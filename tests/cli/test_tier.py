@@ -13,7 +13,7 @@ from tests.log.tier.tiers import CLUSTER, copy_closed
 
 from strandline.cli.main import main
 from strandline.log.config import LogConfig
-from strandline.log.tier.object_store import open_store
+from strandline.log.object_store import open_store
 
 
 def run(*words: object) -> Result:

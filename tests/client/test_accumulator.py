@@ -8,7 +8,7 @@ import pytest
 
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import ClosedError
-from strandline.client.lanes import Lanes
+from strandline.client.open_batches import OpenBatches
 from strandline.client.producer_batch import ThreadFutures
 from strandline.client.sender import Accumulator, PartitionQueue
 from strandline.log.batch import decode_records
@@ -19,23 +19,23 @@ WHERE = TopicPartition("t", 0)
 
 
 class Harness:
-    """The accumulator of a producer for threads, with the lanes of topic t."""
+    """The accumulator of a producer for threads, with the open batches of topic t."""
 
     def __init__(self, **settings: Any) -> None:
         self.woken = 0
         self.accumulator = Accumulator(ProducerConfig(settings), ThreadFutures().results, SystemClock(), self._wake)
-        self.lanes = Lanes(1, None)
+        self.open_batches = OpenBatches(1, None)
 
     def _wake(self) -> None:
         self.woken += 1
 
     def short(self, value: bytes) -> Any:
-        return self.lanes.append(value, None, (), 0, None)
+        return self.open_batches.append(value, None, (), 0, None)
 
     def send(self, value: bytes) -> Any:
         future = self.short(value)
         if future is None:
-            future = self.accumulator.append(WHERE, 5, None, value, headers=(), lanes=self.lanes)
+            future = self.accumulator.append(WHERE, 5, None, value, headers=(), open_batches=self.open_batches)
         return future
 
     @property
@@ -69,11 +69,11 @@ def test_a_batch_that_was_taken_or_dropped_takes_no_record(end: str) -> None:
 
 
 def test_of_a_partitions_batches_only_the_last_is_open() -> None:
-    """A thread that still holds older lanes must not write into the batch before: its records would change places."""
+    """A thread that holds older open batches must not write into the batch before: its records would change places."""
     harness = Harness(batch_size=1_000)
     harness.send(b"a" * 300)
-    older = harness.lanes
-    harness.lanes = Lanes(1, None)
+    older = harness.open_batches
+    harness.open_batches = OpenBatches(1, None)
     harness.send(b"b" * 900)
     assert older.append(b"c", None, (), 0, None) is None
     harness.send(b"c")
@@ -116,7 +116,7 @@ def test_a_batch_that_waits_behind_a_request_of_its_partition_grows() -> None:
     assert [batch.count for batch in harness.queue.waiting] == [34, 3]
     assert harness.queue.waiting[0].builder.size_bytes <= 4_000
     assert woken == [2] * 7 + [3] * 26 + [4] * 3
-    assert harness.short(b"x") is not None  # the short way goes into the batch that is open
+    assert harness.short(b"x") is not None  # the fast path goes into the batch that is open
 
 
 def test_a_batch_that_waits_behind_a_full_one_grows() -> None:

@@ -242,7 +242,7 @@ def test_an_operation_stands_in_one_place() -> None:
 
 
 def test_an_api_without_versions_is_no_operation() -> None:
-    with pytest.raises(TypeError, match=r"AlterConfigs: the versions that this client speaks are to stand in client/v"):
+    with pytest.raises(TypeError, match=r"AlterConfigs: the versions that this client speaks are to stand in client/n"):
         Operation(Api.ALTER_CONFIGS)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.client.errors import ClientError
-from strandline.client.lanes import Memory
+from strandline.client.open_batches import Memory
 from strandline.client.producer_batch import Answer, OpenRecords, RecordFuture, ThreadFutures, ThreadResults
 from strandline.client.types import Ack
 from strandline.log.compression import Codec

@@ -9,7 +9,7 @@ import pytest
 
 from strandline.client.batch_sender import ContinuedSequencer, SequencesBefore
 from strandline.client.config import ProducerConfig
-from strandline.client.lanes import Memory
+from strandline.client.open_batches import Memory
 from strandline.client.producer_batch import OpenRecords, ProducerBatch, ThreadFutures
 from strandline.client.sender import (
     EPOCH_MAX,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.client.lanes import Lanes
 from strandline.client.metadata import PartitionView, TopicView
+from strandline.client.open_batches import OpenBatches
 from strandline.client.partitioner import StickyPartitioner, murmur2, partition_of_key
 
 KAFKAS_VECTORS = [
@@ -37,17 +37,17 @@ def test_equal_keys_go_to_equal_partitions(key: bytes, partitions: int) -> None:
 
 
 class Sticky:
-    """The partitioner with the lanes that count its bytes."""
+    """The partitioner with the open batches that count its bytes."""
 
     def __init__(self, batch_size: int, rng: random.Random) -> None:
         self._partitioner = StickyPartitioner(batch_size, rng)
-        self._lanes = Lanes(1, None)
+        self._open_batches = OpenBatches(1, None)
 
     def choose(self, view: TopicView, size: int) -> int:
-        if self._lanes.partitions != view.partition_count:
-            self._lanes = Lanes(view.partition_count, None)
-        chosen = self._partitioner.choose(view, self._lanes)
-        self._lanes.spend(size)
+        if self._open_batches.partitions != view.partition_count:
+            self._open_batches = OpenBatches(view.partition_count, None)
+        chosen = self._partitioner.choose(view, self._open_batches)
+        self._open_batches.spend(size)
         return chosen
 
 

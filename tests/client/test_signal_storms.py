@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from strandline.client import Admin, Consumer, NewTopic, Producer, lanes_python
+from strandline.client import Admin, Consumer, NewTopic, Producer, open_batches_python
 from strandline.client.errors import ClientError, ClosedError
 from strandline.client.loop_thread import Gate
 from strandline.client.producer_batch import RecordFuture
@@ -176,7 +176,7 @@ def test_an_interrupt_at_each_instant_of_a_wait_leaves_no_lock() -> None:
         assert gate.wait(0)
 
 
-@pytest.mark.parametrize("way", ["lanes", "partitioner"])
+@pytest.mark.parametrize("way", ["fast-path", "partitioner"])
 @pytest.mark.parametrize("then", ["raises", "sends", "sends and raises", "sends and flushes"])
 def test_a_handler_at_each_instant_of_a_send_that_opens_a_batch(
     cluster: DevCluster, then: str, way: str, caplog: pytest.LogCaptureFixture
@@ -235,11 +235,11 @@ def test_a_handler_at_each_instant_of_an_append_in_python(raises: bool) -> None:
     number, instant = 0, None
     while instant is None or instant.left <= 0:
         number += 1
-        memory = lanes_python.Memory(10_000, 1_000, 1_000)
-        batch = lanes_python.OpenBatch(memory, None, lanes_python.RecordSlot, None, None)
+        memory = open_batches_python.Memory(10_000, 1_000, 1_000)
+        batch = open_batches_python.OpenBatch(memory, None, open_batches_python.RecordSlot, None, None)
         slots = [batch.append(1, None, b"first", ())]
 
-        def act(batch: lanes_python.OpenBatch = batch, slots: list[Any] = slots) -> None:
+        def act(batch: open_batches_python.OpenBatch = batch, slots: list[Any] = slots) -> None:
             slots.append(batch.append(5, None, b"inner", ()))
             if raises:
                 raise Alarm
@@ -269,7 +269,7 @@ def test_a_handler_at_each_instant_of_an_append_in_python(raises: bool) -> None:
 
 
 @lengths
-@pytest.mark.parametrize("way", ["lanes", "partitioner", "no room"])
+@pytest.mark.parametrize("way", ["fast-path", "partitioner", "no room"])
 def test_a_storm_over_a_producer(cluster: DevCluster, way: str, times: int) -> None:
     """A handler sends a record and raises, at any instant: what `send` has returned a future for comes once and in
     order, what was interrupted once or not at all; no memory, no batch and no lock is left behind."""

@@ -71,7 +71,7 @@ class Node:
             rpc=ports.rpc,
             clock=ports.clock,
             rng=ports.rng,
-            config=replace(cluster.config, machine=replace(cluster.config.machine, supported=self.supported)),
+            config=cluster.config.replaced(machine=cluster.config.machine.replaced(supported=self.supported)),
             on_fatal=self.fatal.append,
         )
         self.quorum.register(self.controller)

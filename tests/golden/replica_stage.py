@@ -14,9 +14,9 @@ from uuid import UUID
 
 from strandline.controller.machine.isr import accepted, validate
 from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
-from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord
+from strandline.controller.metadata.replay import merge
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, LeaderEpoch, NodeId, Offset, PartitionEpoch

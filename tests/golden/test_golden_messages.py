@@ -56,12 +56,12 @@ def as_proto(message: Descriptor) -> str:
 def written() -> str:
     """The file as the code has it: messages by name, then the paths of the calls."""
     wholes = [mapper.message for method in ALL_METHODS for mapper in (method.request, method.reply)]
-    wholes += [row.mapper.message for row in TABLE] + [mapper_of(methods.ControllerReply).message]
+    wholes += [row.mapper.message for row in TABLE.values()] + [mapper_of(methods.ControllerReply).message]
     messages = {part.name: part for whole in wholes for part in with_parts(whole.DESCRIPTOR)}
     head = "// Written by `pytest tests/golden --update`. No field here may change its number or its type."
     parts = [head, 'syntax = "proto3";', *(as_proto(messages[name]) for name in sorted(messages))]
     calls = [f"// {one.path} ({one.request.kind.__name__}): {one.reply.kind.__name__}" for one in ALL_METHODS]
-    rows = sorted(TABLE, key=lambda row: row.type_id)
+    rows = [TABLE[number] for number in sorted(TABLE)]
     records = [f"// record type {row.type_id}: {row.kind.__name__}" for row in rows]
     return "\n\n".join([*parts, "\n".join(calls), "\n".join(records)]) + "\n"
 

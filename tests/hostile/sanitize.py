@@ -1,9 +1,9 @@
 """The compiled parts under AddressSanitizer and UBSan: `make sanitize` (gcc, Linux).
 
-Builds `_records.c`, `_offsets.c` and `_lanes.c` with both in a temporary directory. The record codec reads, checks and
-writes seeded damaged records for half a minute, and compaction's map goes over the same ones; then a producer's lanes
-take records and refuse what is none for as long. All are held against their twins in Python. Any access outside a
-buffer ends the process with a report.
+Builds `_records.c`, `_offsets.c` and `_open_batches.c` with both in a temporary directory. The record codec reads,
+checks and writes seeded damaged records for half a minute, and compaction's map goes over the same ones; then a
+producer's open batches take records and refuse what is none for as long. All are held against their twins in Python.
+Any access outside a buffer ends the process with a report.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 from crc32c import crc32c
 
 from strandline.log.batch import assemble_batch
-from tests.client.test_lanes import Play
+from tests.client.test_open_batches import Play
 
 SOURCES = [
     Path(__file__).parents[2] / "src/strandline" / name
-    for name in ("log/_records.c", "log/_offsets.c", "client/_lanes.c")
+    for name in ("log/_records.c", "log/_offsets.c", "client/_open_batches.c")
 ]
 SECONDS = 30
 
@@ -58,9 +58,9 @@ def loaded(path: str) -> Any:
     return module
 
 
-def attack_lanes(path: str) -> int:
-    """How many programs were played; both lanes agreed on each."""
-    from strandline.client import lanes_python
+def attack_open_batches(path: str) -> int:
+    """How many programs were played; both twins agreed on each."""
+    from strandline.client import open_batches_python
 
     compiled = loaded(path)
     rng = random.Random(2)
@@ -70,7 +70,7 @@ def attack_lanes(path: str) -> int:
         program = [_step(rng) for _ in range(rng.randrange(60))]
         memory, batch_max, threads = rng.randrange(100, 9_000), rng.randrange(4_000), rng.random() < 0.5
         said = []
-        for module in (compiled, lanes_python):
+        for module in (compiled, open_batches_python):
             play = Play(module, memory, batch_max, threads=threads)
             for step in [("open", 0), ("open", 1), *program]:
                 play.step(*step)
@@ -148,7 +148,7 @@ def _run(rng: random.Random, records: bytes, count: int) -> bytes:
 def main() -> int:
     if len(sys.argv) > 1:
         print(f"{attack(sys.argv[1], sys.argv[2])} inputs, no access outside a buffer")
-        print(f"{attack_lanes(sys.argv[3])} programs of appends, no access outside a buffer")
+        print(f"{attack_open_batches(sys.argv[3])} programs of appends, no access outside a buffer")
         return 0
     with tempfile.TemporaryDirectory() as directory:
         libraries = [str(build(directory, source)) for source in SOURCES]

@@ -17,7 +17,7 @@ from strandline.cluster.security.plain import PlainUsers
 from strandline.cluster.security.sasl import MECHANISMS, OAUTHBEARER, Mechanisms, SaslSession, SaslSettings
 from strandline.cluster.security.tokens import TokenError, Tokens, TokenSettings, parse_keys
 from strandline.controller import methods
-from strandline.controller.metadata import records as metadata_records
+from strandline.controller.metadata import table as metadata_table
 from strandline.controller.operations import OPERATIONS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.quorum.state_file import _decode as decode_quorum_state
@@ -384,7 +384,7 @@ TARGETS: dict[str, Target] = {
     "stream": Target(_stream),
     "quorum": Target(_quorum),
     "controller": Target(_controller),
-    "metadata-record": Target(metadata_records.decode_record, (FatalError,)),
+    "metadata-record": Target(metadata_table.decode_record, (FatalError,)),
     "group-records": Target(_group_records, (ProtocolError,)),
     "login": Target(_login),
     "hand-over": Target(hand_over),

@@ -40,7 +40,7 @@ PER_ROUND = 200
 FAULTY = """
 import os, signal, sys, threading
 from strandline.cli.main import main
-from strandline.lake.stores import LocalStore
+from strandline.lake.stores import LakeStore
 from strandline.tools.lake.export import Export
 
 moment, failing = float(sys.argv[1]), int(sys.argv[2])
@@ -62,7 +62,7 @@ def fails(method):
     return step
 
 Export.run = doomed
-LocalStore.create, LocalStore.writer = fails(LocalStore.create), fails(LocalStore.writer)
+LakeStore.create, LakeStore.writer = fails(LakeStore.create), fails(LakeStore.writer)
 main(sys.argv[3:])
 """
 """An export that is killed so many seconds after it has begun, or whose store fails at the n-th write (0: at none)."""

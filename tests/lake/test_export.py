@@ -237,7 +237,7 @@ def test_records_of_many_days_in_little_memory(
         (("--to", "x", "--value", "json"), "it needs --schema"),
         (("--to", "x", "--schema", __file__), "--schema is for json, avro and protobuf"),
         (("--to", "x", "--message", "M"), "--message is for --value protobuf"),
-        (("--to", "ftp://x"), "one of s3"),
+        (("--to", "ftp://x"), "a directory, s3://"),
         (("--to", "x", "-X", "isolation.level=read_uncommitted"), "isolation_level"),
     ],
 )

@@ -156,7 +156,7 @@ def sim(
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does, so that what was found until then is told."""
+    """Let SIGTERM end the command as Ctrl-C does, so that what was found until then is told."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         sys.exit(128 + number)
@@ -222,7 +222,7 @@ class _Report:
         return self._case.command(seed, "--timeline")
 
     def tell(self, outcome: Outcome) -> None:
-        """One seed ended."""
+        """Report that one seed ended."""
         self._seeds += 1
         self._cpu_s += outcome.cpu_s
         if not outcome.ok:
@@ -257,7 +257,7 @@ class _Report:
             echo(f"  {json.dumps(outcome.figures, default=str)}")
 
     def show_marks(self) -> None:
-        """The tables of coverage marks, of faults, and of what those did."""
+        """Print the tables of coverage marks, of faults, and of what those did."""
         from strandline.chaos.mark_table import tables
 
         counted = tables()
@@ -271,7 +271,7 @@ class _Report:
                 echo("\n".join([*table.lines(), ""]))
 
     def close(self) -> None:
-        """The summary."""
+        """Print the summary."""
         if self._json:
             if self.shrunk:
                 echo(json.dumps({"shrunk": self.shrunk}))

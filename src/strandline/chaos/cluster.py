@@ -367,7 +367,7 @@ class SimCluster:
         return max(images, key=lambda image: image.offset, default=None)
 
     def observe(self) -> None:
-        """The cheap checks, often. Raises InvariantViolated."""
+        """Check the cheap invariants; call often. Raises InvariantViolated."""
         image = self.newest_image()
         if image is not None and self.cluster_id == NEXT_ID:
             self.partition_checks.note_restored(image)
@@ -391,7 +391,7 @@ class SimCluster:
             raise InvariantViolated("NoNodeFalls", self.fallen[0])
 
     def _look(self, live: Live, partition: Partition, image: MetadataImage | None) -> None:
-        """The cheap checks of one replica. They depend on what `observe` has compared, and on nothing else."""
+        """Check the cheap invariants of one replica. They depend on what `observe` has compared, on nothing else."""
         self.partition_checks.observe(live.number, live.process.incarnation, self._disk_of(live, partition), partition)
         deleted = image is not None and partition.state.topic_id not in image.topic_by_id
         if self._acks_synced and not deleted:
@@ -404,7 +404,7 @@ class SimCluster:
         return [seen for seen in views if seen is not None]
 
     def inspect(self) -> None:
-        """The dear checks, now and then. Raises InvariantViolated."""
+        """Check the expensive invariants; call occasionally. Raises InvariantViolated."""
         self.observe()
         compare_metadata_logs(self.matching, self._views(), self.world)
         for live in self.nodes():

@@ -31,7 +31,7 @@ class LogCapture(logging.Handler):
         logging.getLogger(CLIENTS).addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A line of a client."""
+        """Take a line of a client."""
         self._line(record.levelname.lower(), record.getMessage())
 
     def end(self) -> None:

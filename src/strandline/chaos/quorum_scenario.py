@@ -150,7 +150,7 @@ class Member:
         await self.append()
 
     def fell(self, error: BaseException) -> None:
-        """A node stopped itself. Only rot gives it a reason to."""
+        """Judge a node that stopped itself: only rot gives it a reason to. Only rot gives it a reason to."""
         name = f"n{self.node}"
         if name not in self.run.nemesis.excused:
             self.run.violations.append(f"{name} fell: {type(error).__name__}: {error}")
@@ -295,7 +295,7 @@ class QuorumRun:
             raise InvariantViolated("NoNodeMisbehaves", self.violations[0])
 
     def _inspect(self) -> None:
-        """The dear checks, after each fault and at the end."""
+        """Check the expensive invariants, after each fault and at the end."""
         self._observe()
         compare_metadata_logs(self.matching, self._views(), self.world)
 

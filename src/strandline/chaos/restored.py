@@ -23,8 +23,8 @@ from strandline.client.aio import Admin
 from strandline.client.errors import ClientError
 from strandline.client.types import NewTopic
 from strandline.controller.metadata.image import MetadataImage
+from strandline.log.object_store import ObjectStore
 from strandline.log.tier.restoring import TOPIC_ID, bring, find_stored_topics
-from strandline.log.tier.store import ObjectStore
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.tier import Tier

@@ -24,7 +24,7 @@ class Run(Protocol):
     """One seed of a scenario, ready to execute."""
 
     def execute(self) -> dict[str, Any]:
-        """Figures of a run that held. Raises InvariantViolated, or whatever broke."""
+        """Execute the run; returns figures of a run that held. Raises InvariantViolated, or whatever broke."""
 
     def expanded(self) -> dict[str, Any]:
         """All options, as the seed drew them."""

@@ -314,7 +314,7 @@ class ScenarioRun:
         self.nemesis.note("acks come again")
 
     async def _do_without_one(self, rng: random.Random) -> None:
-        """A minority stays broken."""
+        """Check that the others do without a minority that stays broken."""
         acks_synced = self.options.node.get("flush.policy") != "replicate"
         mend = cripple(self.nemesis, self.cluster.names, rng, acks_synced=acks_synced)
         await self.world.sleep_ms(1_000)
@@ -382,7 +382,8 @@ class ScenarioRun:
         main.result()
 
     async def _finish_users(self, users: Users) -> None:
-        """Everybody has read everything, and the group has committed it; then a fresh client looks at everything."""
+        """Wait until everybody has read everything, and the group has committed it; then a fresh client looks at
+        everything."""
         deadline_ms = self.world.now_ms + PROGRESS_MS
         while not users.settled:
             if self.world.now_ms > deadline_ms:
@@ -407,7 +408,7 @@ class ScenarioRun:
         main.result()
 
     async def _finish_tiers(self) -> None:
-        """The reaper has its time for what was cut short: the grace, and a few rounds of it."""
+        """Give the reaper its time for what was cut short: the grace, and a few rounds of it."""
         deadline_ms = self.world.now_ms + GRACE_MS + PROGRESS_MS
         while self.cluster.leaks() and self.world.now_ms < deadline_ms:
             await self.world.sleep_ms(1_000)

@@ -148,7 +148,7 @@ class Workload:
     _groups: int = 0
 
     async def main(self, ports: Ports) -> None:
-        """The clients' process."""
+        """Run the clients' process."""
         if not self.topics_exist:
             await self._create_topics(ports)
         name = str(ports.rng.getrandbits(32))
@@ -274,7 +274,7 @@ class Workload:
         return len(places)
 
     async def read_everything(self, ports: Ports) -> None:
-        """The last phase: a fresh client from the beginning past the highest offsets there are."""
+        """Read everything in the last phase: a fresh client from the beginning past the highest offsets there are."""
         settings = self.options.consumer | READS | self.login
         consumer = Consumer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
         partitions = [(where.topic, where.number) for where in self.partitions]

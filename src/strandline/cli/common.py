@@ -357,12 +357,12 @@ def admin_for(target: Target) -> Iterator[Admin]:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     echo(json.dumps(document, indent=2, default=str))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """An aligned table: numbers to the right, problems marked by words, never by colour alone."""
+    """Print an aligned table: numbers to the right, problems marked by words, never by colour alone."""
     draw(drawn_table(columns, rows, title=title, width=_screen_width(), colour=sys.stdout.isatty()))
 
 

@@ -40,6 +40,6 @@ def values_set(changes: Sequence[ConfigChange]) -> dict[str, str]:
 
 
 def warn(values: Mapping[str, str], reasons: Mapping[str, str]) -> None:
-    """A line on standard error for each setting without effect."""
+    """Warn on standard error of each setting without effect."""
     for name, reason in reasons.items():
         echo(f"warning: {name}={values[name]} has no effect yet: {reason}", err=True)

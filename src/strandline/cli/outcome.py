@@ -12,7 +12,8 @@ WORDS = {True: "[blue]held[/]", False: "[bold yellow]FAILED[/]", None: "not judg
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Two tables: what was measured, what was checked. Sentences are shown as they are: `.[spark]` is no style."""
+    """Print two tables: what was measured, what was checked. Sentences are shown as they are: `.[spark]` is no
+    style."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

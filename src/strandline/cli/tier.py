@@ -118,8 +118,8 @@ def _nothing(where: dict[str, Any]) -> str:
 def _inspected(
     report: Report, *, every_byte: bool, url: str, options: dict[str, str], timeout_s: float, topic: str | None
 ) -> Inspected:
+    from strandline.log.object_store import open_store
     from strandline.log.tier.inspection import inspect_store
-    from strandline.log.tier.object_store import open_store
 
     async def look() -> Inspected:
         store = open_store(url, options, timeout_ms=1000 * timeout_s, make=False)  # rule B23/who-looks-makes-a-store

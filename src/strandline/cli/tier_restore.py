@@ -24,8 +24,8 @@ from strandline.cli.common import (
 from strandline.cli.screen import echo
 
 if TYPE_CHECKING:
+    from strandline.log.object_store import ObjectStore
     from strandline.log.tier.restoring import Brought, StoredTopic
-    from strandline.log.tier.store import ObjectStore
     from strandline.tools.tier_restore import Wanted
 
 REQUEST_MS = 300_000
@@ -150,7 +150,7 @@ class _Stores:
         self._timeout_ms = 1000 * timeout_s
 
     def _open(self, where: tuple[str, dict[str, str]]) -> ObjectStore:
-        from strandline.log.tier.object_store import open_store
+        from strandline.log.object_store import open_store
 
         return open_store(*where, timeout_ms=self._timeout_ms, make=False)
 

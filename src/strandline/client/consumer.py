@@ -82,7 +82,7 @@ class Consumer:
         return self._serve(partial(self.inner.poll, timeout_s, max_records), self.inner.put_back)
 
     def poll_columns(self, timeout_s: float = 0.0, max_records: int | None = None) -> PolledRecords:
-        """As `poll`, as columns: `to_arrow()` and `to_pandas()` make no object for a record. Batches come whole."""
+        """Poll columns, batches whole: `to_arrow()` and `to_pandas()` make no object for a record. Else as `poll`."""
         return self._serve(partial(self.inner.poll_columns, timeout_s, max_records), self.inner.put_parts_back)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
@@ -97,7 +97,7 @@ class Consumer:
         return found or self._serve(partial(self.inner.next_record, timeout_s, raw=raw), self.inner.put_one_back)
 
     def _next_polled(self, *, raw: bool = False) -> ConsumerRecord | None:
-        """Not past a call that was interrupted: what it puts back comes first."""
+        """The next record without waiting, if no call was interrupted whose records are still to come back."""
         thread = self._thread
         return None if thread is not None and thread.unsettled else self.inner.next_polled(raw=raw)
 
@@ -198,7 +198,7 @@ class Consumer:
         return inner
 
     def _forget_parent(self) -> None:
-        """In the child of a fork: the parent's thread and sockets are not ours."""
+        """In the child of a fork: let go of the parent's thread and sockets."""
         if self._thread is not None and self._thread.loop.is_closed():
             return  # one that was closed stays so
         parent = self.inner

@@ -20,7 +20,7 @@ from strandline.proto.kafka.apis import Api
 T = TypeVar("T")
 Answers = dict[TopicPartition, T | KafkaError]
 Question = Callable[[Connection, list[TopicPartition]], Awaitable[Answers[T]]]
-"""Asks one leader about some of its partitions."""
+"""Function that asks one leader about some of its partitions."""
 
 
 NAMED_MAX = 5

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 
 log = logging.getLogger("strandline.client")
+"""Logger for what belongs to no part of a client."""
 network = logging.getLogger("strandline.client.network")
 metadata = logging.getLogger("strandline.client.metadata")
 producer = logging.getLogger("strandline.client.producer")

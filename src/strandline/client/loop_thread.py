@@ -1,6 +1,7 @@
-"""A thread with an event loop: how the blocking classes run the asynchronous ones.
+"""A thread with an event loop, on which the blocking classes run the asynchronous ones.
 
-It refuses what would hang for ever (schedule 67): a call that waits for it, made on it by a callback;
+Methods that say "On the loop" are called on it; those that say "In the waiting thread", by the caller of a blocking
+class. It refuses what would hang for ever (schedule 67): a call that waits for it, made on it by a callback;
 and any call in a forked child, where the thread is not.
 """
 
@@ -19,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from strandline.client.errors import ClientError, ClosedError
-from strandline.client.tasks import log
+from strandline.client.logs import log
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ def interrupted(call: str) -> ClientError:
 
 
 class Gate:
-    """Opens once, for the thread that waits. No interrupt leaves a lock of it held, as one may of `threading.Event`."""
+    """Gate that opens once for the thread that waits. No interrupt leaves it locked, as it may a `threading.Event`."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -63,7 +64,7 @@ class Gate:
         self._opened.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Return when it is open, or after `timeout_s`; whether it is. One thread at a time."""
+        """Wait until it is open, at most `timeout_s`, and return whether it is. One thread at a time."""
         if not self.is_open:
             try:
                 self._opened.get(timeout=None if timeout_s is None else min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
@@ -104,8 +105,8 @@ class Calls:
         self._left = False
 
     async def ask(self, function: Callable[[], object]) -> None:
-        """On the loop: have it called; raises what it raises, and CancelledError when that ends the waiting thread's
-        call (KeyboardInterrupt, SystemExit), or has."""
+        """On the loop: have the function called. Raises what it raises, and CancelledError when that ends the waiting
+        thread's call (KeyboardInterrupt, SystemExit), or has."""
         if self._left:
             raise asyncio.CancelledError
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -117,13 +118,13 @@ class Calls:
             self._open.pop(done, None)
 
     def leave(self) -> None:
-        """On the loop: the waiting thread was interrupted, and answers no more."""
+        """On the loop: cancel what is asked, for the waiting thread was interrupted and answers no more."""
         self._left = True
         for done in list(self._open):
             done.cancel()
 
     def end(self) -> None:
-        """Nobody asks any more."""
+        """On the loop: end `answer`, for nothing more is asked."""
         self._asked.put(None)
 
     def answer(self) -> None:
@@ -162,7 +163,7 @@ class _Call(Generic[T]):
         self.calls = calls
         self.lost = lost
         self.is_last = is_last
-        """It ends the thread."""
+        """Whether it ends the thread."""
         self.task: asyncio.Task[None] | None = None
         self.gate = Gate()
         self.taken = False
@@ -171,7 +172,7 @@ class _Call(Generic[T]):
         self.error: BaseException | None = None
 
     async def run(self, before: list[_Call[Any]]) -> None:
-        """On the loop: to the end, whatever it is, once the calls that were interrupted `before` have theirs."""
+        """On the loop: run to the end, whatever it is, once the calls that were interrupted `before` have theirs."""
         running = [call.task for call in before if call.task is not None]
         try:
             if running:
@@ -183,7 +184,7 @@ class _Call(Generic[T]):
             end_where_forked()
 
     def end(self) -> None:
-        """On the loop: its task has ended."""
+        """On the loop: open the gate, for its task has ended."""
         if not self.results and self.error is None:  # cancelled before it began
             self.error = asyncio.CancelledError()
         self.gate.open()
@@ -191,7 +192,7 @@ class _Call(Generic[T]):
             self.calls.end()
 
     def leave(self) -> bool:
-        """On the loop: the thread may have been interrupted; whether nothing is left to be done."""
+        """On the loop: cut the call if its thread was interrupted, and return whether nothing is left to be done."""
         if self.taken or not self.dropped:
             return self.taken
         if not self.gate.is_open:
@@ -215,7 +216,7 @@ def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 ROUNDS = 10
-"""In which the tasks that are left at the end of a thread are cancelled, and those that these begin as they end."""
+"""Maximum times that tasks are cancelled at the end of a thread: those that are left, and those that these begin."""
 
 
 class LoopThread:
@@ -226,14 +227,14 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.orphaned = False
-        """This process is a forked child: the thread stayed with the parent."""
+        """Whether this process is a forked child: the thread stayed with the parent."""
         self._calls: list[_Call[Any]] = []
-        """Those that were not seen to be over. The loop's."""
+        """Calls that were not seen to be over. Changed by the loop alone."""
         self.unsettled = False
-        """A call was interrupted, and none has come to its end since: what it brought may be on its way back."""
+        """Whether a call was interrupted, and none has ended since: what it brought may be on its way back."""
         self._left: deque[BaseException] = deque()
         self._asked: dict[_Call[Any], None] = {}
-        """Those that the loop has not begun."""
+        """Calls that the loop has not begun."""
         self._ending = False
         self._over = False
         self.locks: tuple[Any, ...] = ()
@@ -253,7 +254,7 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run a plain function on the loop; its result."""
+        """Run a plain function on the loop, and return its result."""
 
         async def run() -> T:
             return function()
@@ -261,28 +262,31 @@ class LoopThread:
         return self.wait(run)
 
     def leave(self, error: BaseException) -> None:
-        """On the loop: code of the caller's raised SystemExit or alike, which would end the thread and not the program;
-        the next call raises it."""
+        """On the loop: keep a SystemExit or alike of the caller's code, which would end the thread and not the program,
+        for the next call to raise."""
         log.critical("%r was raised on the client's thread: the next call raises it", error, exc_info=error)
         self._left.append(error)
 
     def raise_left(self) -> None:
-        """Raise what was left with, once."""
+        """Raise, once, what `leave` has kept."""
         if self._left:
             raise self._left.popleft()
 
     def wait(self, begin: Callable[[], Awaitable[T]]) -> T:
-        """Run the coroutine that `begin` makes on the loop; its result. An interrupt of the caller (Ctrl-C) cancels it,
-        and leaves when it has ended; a second one leaves at once, and the next call begins when it has."""
+        """Run the coroutine that `begin` makes on the loop, and return its result.
+
+        An interrupt of the caller (Ctrl-C) cancels it, and leaves when it has ended; a second one leaves at once, and
+        the next call begins when it has.
+        """
         return self._await(_Call(begin))
 
     @property
     def closed(self) -> bool:
-        """It was stopped, or is being; in a forked child it counts as that."""
+        """Whether it was stopped, or is being; so does it count in a forked child."""
         return self._ending or self.orphaned
 
     def serve(self, begin: Callable[[], Awaitable[T]], calls: Calls, lost: Callable[[T], None] | None = None) -> T:
-        """As `wait`, and what the coroutine asks of `calls` meanwhile is done here, by the waiting thread.
+        """Run a coroutine as `wait` does; what it asks of `calls` meanwhile is done here, by the waiting thread.
 
         Args:
             lost: given the result, on the loop, where the caller is interrupted and does not get it.
@@ -342,7 +346,7 @@ class LoopThread:
             del error  # its traceback has this frame
 
     def _ask(self, call: _Call[Any]) -> None:
-        """Have it begun, or ended where the loop has come to its end meanwhile."""
+        """In the waiting thread: have the call begun, or ended where the loop has come to its end meanwhile."""
         self._asked[call] = None
         if self._over:
             self._asked.pop(call, None)
@@ -399,7 +403,7 @@ class LoopThread:
         self._sweep()
 
     def _disown(self) -> None:
-        """In the child of a fork: whatever the one thread that is left waits for is the parent's."""
+        """In the child of a fork: end every call, for what the one thread that is left waits for is the parent's."""
         for call in [*self._asked, *self._calls]:
             if not call.gate.is_open:
                 call.error = ClosedError(OF_THE_PARENT)
@@ -412,7 +416,7 @@ class LoopThread:
         self._sweep()
 
     def _sweep(self) -> None:
-        """On the loop: calls whose threads were interrupted are cut; what they brought goes back."""
+        """On the loop: cut the calls whose threads were interrupted, and give back what they brought."""
         self._calls[:] = [call for call in self._calls if not call.leave()]
 
     def _main(self) -> None:
@@ -436,13 +440,13 @@ class LoopThread:
         self.loop.close()
 
     def _end(self) -> None:
-        """On the loop: come to the end."""
+        """On the loop: stop it."""
         if not self._ending:
             self._ending = True
             self.loop.stop()
 
     def _run(self, work: Callable[[], object]) -> None:
-        """To the end of `work`, or until something escapes, which is told."""
+        """Run `work` to its end; an error that escapes is kept for the next call."""
         try:
             work()
         except BaseException as error:
@@ -451,15 +455,15 @@ class LoopThread:
 
 _living: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 of_parents: list[object] = []
-"""Kept for ever: collecting a parent's loop, tasks or connections in the child would close what both share."""
+"""Objects kept for ever in a forked child: collecting a parent's loop or connections would close what both share."""
 
 
 _forked: list[LoopThread] = []
-"""The client's thread that has forked, in the child."""
+"""In the child of a fork: the client's thread that has forked, if one did."""
 
 
 def end_where_forked() -> None:
-    """On the loop, behind a callback of the caller's: end the child of a fork that was made there. It has no other
+    """On the loop, after a callback of the caller's: end the child of a fork that was made there. It has no other
     thread, and this one would go on with the parent's connections."""
     if _forked and _forked[0].is_current:
         os._exit(0)

@@ -34,8 +34,8 @@ Kafka's clients wait max.block.ms (60 s) and then report a timeout, which tells 
 
 
 SUSPICION_MS = 10_000
-"""How long a broker that let a request time out, or that knew nothing new twice, is not asked for metadata, if another
-can be."""
+"""Time that a broker is not asked for metadata, if another can be, after it let a request time out or knew nothing new
+twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Metadata:
         self._missing: dict[TopicPartition, float] = {}
         self._suspected_ms: dict[int, float] = {}
         self._aged = False
-        """The next fetch is for age alone, not because something was missing or proved wrong."""
+        """Whether the next fetch is for age alone, not because something was missing or proved wrong."""
         self._unchanged: tuple[int, float] | None = None
         """The broker that was asked last and had nothing new, and when."""
         self._closed = False
@@ -116,16 +116,16 @@ class Metadata:
         return None if view is None else view.topic_id
 
     def is_missing(self, name: str) -> bool:
-        """Brokers have known no such topic for the grace period; what was known of it before stays in `topics`."""
+        """Whether brokers have known no such topic for the grace period; what was known before stays in `topics`."""
         since = self.unknown_since_ms.get(name)
         return since is not None and self._clock.monotonic_ms() - since >= UNKNOWN_TOPIC_GRACE_MS
 
     def is_known(self, name: str) -> bool:
-        """The topic is there, as far as this client knows."""
+        """Whether the topic is there, as far as this client knows."""
         return name in self.topics and not self.is_missing(name)
 
     def is_forgotten(self, name: str) -> bool:
-        """The topic is missing, or not kept up to date any more."""
+        """Whether the topic is missing, or not kept up to date any more."""
         return self.is_missing(name) or (name not in self.topics and name not in self._wanted)
 
     def topic_name(self, topic: str | UUID) -> str | None:
@@ -135,7 +135,7 @@ class Metadata:
         return next((view.name for view in self.topics.values() if view.topic_id == topic), None)
 
     def expect(self, name: str, topic_id: UUID) -> None:
-        """Another topic of that name is none: it has no leaders, and `absence` says so."""
+        """Expect the topic with this id under the name: another one counts as missing (see `absence`)."""
         self._expected[name] = topic_id
 
     def _replaced(self, name: str) -> TopicReplaced | None:
@@ -200,7 +200,7 @@ class Metadata:
     # -- updates ----------------------------------------------------------------------------------------------------
 
     def suspect(self, node_id: int) -> None:
-        """This broker did not do its work in time: others are asked for a while. It may be on the wrong side of a cut,
+        """Ask others for a while, for this broker did not do its work in time: it may be on the wrong side of a cut,
         and know of no election since."""
         self._suspected_ms[node_id] = self._clock.monotonic_ms()
 
@@ -324,7 +324,7 @@ class Metadata:
             self._set_age_timer()
 
     def _tell(self) -> None:
-        """A fetch has ended: its waiters and the listeners learn of it."""
+        """Tell the waiters of a fetch, and the listeners, that it has ended."""
         for needed, done in self._waiters:
             if (needed <= self._begun or self._closed) and not done.done():
                 done.set_result(None)

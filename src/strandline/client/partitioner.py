@@ -7,8 +7,8 @@ random; we walk a shuffled round, so that even a few batches are spread evenly.
 
 from __future__ import annotations
 
-from strandline.client.lanes import Lanes, murmur2
 from strandline.client.metadata import TopicView
+from strandline.client.open_batches import OpenBatches, murmur2
 from strandline.proto.ports import Rng
 
 
@@ -18,7 +18,7 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 
 
 class StickyPartitioner:
-    """Partitions for one topic's records without a key; its lanes count the bytes.
+    """Partitions for one topic's records without a key; the topic's open batches count the bytes.
 
     Invariant: a partition is left once it got `batch_size` bytes since it was entered, and none with a leader is
     entered twice before every other one was entered once.
@@ -31,11 +31,11 @@ class StickyPartitioner:
         self._rng = rng
         self._round: list[int] = []
 
-    def choose(self, topic: TopicView, lanes: Lanes) -> int:
+    def choose(self, topic: TopicView, open_batches: OpenBatches) -> int:
         """The partition of the next record without a key."""
-        if lanes.sticky_left <= 0:
-            lanes.stick(self._next(topic, lanes.partitions), self._batch_size)
-        return lanes.sticky
+        if open_batches.sticky_left <= 0:
+            open_batches.stick(self._next(topic, open_batches.partitions), self._batch_size)
+        return open_batches.sticky
 
     def _next(self, topic: TopicView, count: int) -> int:
         # A broker that leaves numbers out gets nothing for those beyond the count.

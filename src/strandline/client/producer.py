@@ -14,13 +14,13 @@ from typing import Self, Unpack
 from strandline.client.aio.producer import Headers, Payload, ProducerCore
 from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
-from strandline.client.lanes import Lanes
+from strandline.client.logs import log
 from strandline.client.loop_thread import OF_THE_PARENT, Gate, LoopThread, SteppedOut, nothing_to_await, of_parents
 from strandline.client.metadata import TopicView
+from strandline.client.open_batches import OpenBatches
 from strandline.client.producer_batch import Answer, ThreadFutures, ThreadResults
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
-from strandline.client.tasks import log
 from strandline.client.types import Ack
 from strandline.client.unclosed import FLUSH_S, nothing, watch
 
@@ -45,9 +45,9 @@ class _Running:
         self.futures.locks = self.thread.locks
 
     def _leave(self, error: BaseException) -> None:
-        """On the thread: no record goes the short way, which does not look, until a `send` has raised it."""
+        """Keep an error for `send` to raise; until then no record takes the fast path, which does not look for one."""
         self.thread.leave(error)
-        self.core.lanes.clear()
+        self.core.open_batches.clear()
 
     def flush(self, timeout_s: float | None) -> None:
         """Raises ClientTimeout."""
@@ -63,7 +63,7 @@ class _Running:
             )
 
     def end(self) -> None:
-        """Nobody closes this producer: what is queued is sent, if that does not take long."""
+        """End a producer that nobody closed: what is queued is sent, if that does not take long."""
         try:
             self.flush(FLUSH_S)
         except ClientTimeout as error:
@@ -90,8 +90,8 @@ class Producer:
         parse_bootstrap(bootstrap)
         self._start_lock = threading.RLock()
         self._running: _Running | None = None
-        self._lanes: dict[str, Lanes] = {}
-        """Those of the core that runs: the short way of a record."""
+        self._open_batches: dict[str, OpenBatches] = {}
+        """Open batches of the core that runs, by topic: the fast path of a record."""
         self._watched: Callable[[], None] = nothing
         self._closed = False
         _producers.add(self)
@@ -119,9 +119,9 @@ class Producer:
             TypeError: key, value or a header is not bytes.
             BaseException: SystemExit and alike that a callback of a future has raised (`flush` and `close`, too).
         """
-        lanes = self._lanes.get(topic)
-        if lanes is not None:
-            short: Future[Ack] | None = lanes.append(value, key, headers, partition, timestamp_ms)
+        open_batches = self._open_batches.get(topic)
+        if open_batches is not None:
+            short: Future[Ack] | None = open_batches.append(value, key, headers, partition, timestamp_ms)
             if short is not None:
                 return short
         running = self._running or self._start()
@@ -208,7 +208,7 @@ class Producer:
                 running = _Running(self._bootstrap, self._config)
                 if self._running is None and not self._closed:
                     self._running = running
-                    self._lanes = running.core.lanes
+                    self._open_batches = running.core.open_batches
                     self._watched = watch(self, "a Producer", running.thread, running.end)
                     return running
                 # A signal's handler has used, or closed, the producer meanwhile.
@@ -250,10 +250,10 @@ class Producer:
                 return future
 
     def _forget_parent(self) -> None:
-        """In the child of a fork: the parent's thread, sockets and locks are not ours."""
+        """In the child of a fork: let go of the parent's thread, sockets and locks."""
         self._start_lock = threading.RLock()
         running, self._running = self._running, None
-        self._lanes = {}
+        self._open_batches = {}
         if running is not None:
             error = ClosedError("the record was sent by the parent of this process, and its acknowledgement goes there")
             running.futures.after_fork()

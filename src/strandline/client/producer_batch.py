@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, NamedTuple, Protocol
 
-from strandline.client.lanes import Memory, OpenBatch, RecordSlot
+from strandline.client.logs import log
 from strandline.client.loop_thread import Gate, SteppedOut, end_where_forked, interrupted, refused
-from strandline.client.tasks import log
+from strandline.client.open_batches import Memory, OpenBatch, RecordSlot
 from strandline.client.types import Ack
 from strandline.log.batch import RecordBatchBuilder, decode_records, finish_batch, with_producer
 from strandline.log.compression import Codec
@@ -60,7 +60,7 @@ class Results(Protocol):
 
     @property
     def make(self) -> Callable[[], Any]:
-        """Maker of the records' futures; see `lanes_python.OpenBatch`, as for the two lists."""
+        """Maker of the records' futures; see `open_batches_python.OpenBatch`, as for the two lists."""
 
     @property
     def futures(self) -> list[Any] | None:

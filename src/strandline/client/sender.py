@@ -1,9 +1,9 @@
 """The way of a producer's records from `append` to the broker's answer, in batches: per partition a queue of them.
 
 `Accumulator`: where records wait, bounded by `buffer.memory`. Any thread may append, and most records never come here:
-a topic's lanes write them straight into the open batch of their partition, which `append` opens. One lock guards the
-queues, held for microseconds and never across I/O. A signal's handler may run after any call in `append`, there raise
-or itself use the producer: what is there then holds, and nobody is in between of plain statements (rule B37).
+they are written straight into the open batch of their partition (`open_batches`), which `append` opens. One lock guards
+the queues, held for microseconds and never across I/O. A signal's handler may run after any call in `append`, there
+raise or itself use the producer: what is there then holds, and nobody is in between of plain statements (rule B37).
 
 `Sequencer`: the sequence numbers of the idempotent producer (KIP-98, KIP-360): each record once and in order, in spite
 of retries.
@@ -27,9 +27,9 @@ from uuid import UUID
 from strandline.client import logs
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import ClientTimeout, ClosedError, DeliveryTimeout, Disconnected
-from strandline.client.lanes import Lanes, Memory
 from strandline.client.metadata import TopicView
 from strandline.client.network import DATA, Connection
+from strandline.client.open_batches import Memory, OpenBatches
 from strandline.client.producer_batch import (
     SEQUENCE_MASK,
     OpenRecords,
@@ -149,11 +149,11 @@ class Accumulator:
         value: bytes | None,
         *,
         headers: tuple[Header, ...],
-        lanes: Lanes | None = None,
+        open_batches: OpenBatches | None = None,
     ) -> Any | None:
-        """Queue one record that `lanes` did not take; its future, or None while the memory is full (see `when_memory`).
+        """Queue one record that `open_batches` did not take; its future, or None while the memory is full.
 
-        A batch that is opened for the record goes into `lanes`, so that the next one finds it there.
+        A batch that is opened for the record goes into `open_batches`, so that the next one finds it there.
 
         Args:
             partition: or, for a record without a key, the function that chooses one, called under the lock.
@@ -161,7 +161,7 @@ class Accumulator:
         Raises:
             KafkaError: MESSAGE_TOO_LARGE above `max.request.size` or `buffer.memory`.
         """
-        size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")  # at most, as `lanes_python.bound_of`
+        size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")  # as `open_batches_python.bound_of`
         if headers:
             size += sum(len(name) * 4 + 10 + len(content or b"") for name, content in headers)
         if size > self._max_record:
@@ -195,10 +195,12 @@ class Accumulator:
         if not batch.announced or records.size_bytes >= self._batch_size:
             self._wake()
             batch.announced = True
-        if lanes is not None and partition.partition < lanes.partitions:
-            lanes.open(partition.partition, records)  # not before it is announced: lanes announce nothing
-        if lanes is not None and sticks:
-            lanes.spend(size)
+        if open_batches is not None and partition.partition < open_batches.partitions:
+            open_batches.open(
+                partition.partition, records
+            )  # not before it is announced: appends there announce nothing
+        if open_batches is not None and sticks:
+            open_batches.spend(size)
         return future
 
     def _opened(self, queue: PartitionQueue) -> tuple[ProducerBatch, OpenRecords]:
@@ -382,7 +384,7 @@ class Accumulator:
             notify()
 
     def close(self, error: Exception) -> None:
-        """Take nothing more, in lanes neither: `append` raises `error` from now on. Waiters for memory are woken."""
+        """Take no more records, nor let open batches: `append` raises `error`. Waiters for memory are woken."""
         with self.lock:
             self.closed = error
             self.memory.close()  # rule C1/closed-producer-takes-records

@@ -7,15 +7,12 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from strandline.client import logs
 from strandline.client.errors import ClientError
-
-log = logs.log
-"""Logger for what nobody asked for and somebody should know."""
+from strandline.client.logs import log
 
 
 class Tasks:
-    """Runs on one event loop.
+    """Tasks of one client, on one event loop.
 
     Args:
         on_end: called once for each task that ended on an exception; tasks handle what can be foreseen themselves.

@@ -15,8 +15,8 @@ import weakref
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 
+from strandline.client.logs import log
 from strandline.client.loop_thread import LoopThread
-from strandline.client.tasks import log
 from strandline.proto.errors import StrandlineError
 
 FLUSH_S = 10.0

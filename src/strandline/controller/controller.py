@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
@@ -18,12 +18,11 @@ from strandline.controller.machine import brokers, elections
 from strandline.controller.machine.sessions import NEVER
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.features import METADATA_FEATURE, OWN_LEVELS, Supported
+from strandline.controller.metadata.features import METADATA_FEATURE, OWN_LEVELS, Supported, first_levels, is_level
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.metadata.records import ConfigRecord, MetadataRecord
 from strandline.controller.metadata.settings import AGREED_KEYS
-from strandline.controller.metadata.snapshot import first_levels, is_level
 from strandline.controller.methods import served
 from strandline.controller.operations import OPERATIONS, Operation
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumLog
@@ -33,6 +32,7 @@ from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NodeId
 from strandline.proto.messages.method import handler
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler, UnaryHandler
+from strandline.proto.settings import INT32_MAX, ConfigType, Part, Scope, Settings, boolean, whole
 from strandline.proto.tasks import Report
 
 Request = TypeVar("Request")
@@ -46,22 +46,30 @@ HOLD_OFF_MS = 1_000.0
 """How long the controller's own commands rest after the replay refused one: no loop of refusals."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerConfig:
+class ControllerConfig(Settings, scope=Scope.NODE):
     """Settings of a controller.
 
     Attributes:
         static: the node's file, by broker config names; defaults of topics fall back on it.
-        auto_leader_rebalance_enable: give leaderships back to preferred leaders that are in sync again.
-        leader_imbalance_check_interval_ms: how often that is looked at (Kafka: 300 s; a move costs milliseconds here,
-            and a rolling restart should not leave a cluster out of balance for minutes).
         bootstrap: what the directory was formatted with: the first records of a cluster that has none yet.
     """
 
-    static: Mapping[str, str] = field(default_factory=dict)
-    machine: MachineSettings = field(default_factory=MachineSettings)
-    auto_leader_rebalance_enable: bool = True
-    leader_imbalance_check_interval_ms: float = 10_000.0
+    auto_leader_rebalance_enable = boolean(
+        "auto.leader.rebalance.enable",
+        True,
+        "Whether leadership returns by itself to the preferred replica once that is in sync again.",
+    )
+    leader_imbalance_check_interval_s = whole(
+        "leader.imbalance.check.interval.seconds",
+        5,
+        "How often the controller looks for partitions that are not led by their preferred replica (Kafka: 300).",
+        low=1,
+        high=INT32_MAX,
+        unit="s",
+        type=ConfigType.LONG,
+    )
+    machine = Part(MachineSettings)
+    static: Mapping[str, str] = MappingProxyType({})
     bootstrap: Sequence[MetadataRecord] = ()
 
 
@@ -164,7 +172,7 @@ class Controller:
         machine, led = self._config.machine, led_before
         state = MachineState(image, self._resolver, self._rng, machine, now_ms, epoch=epoch, led_before=led)
         self._queue.begin(state, epoch)
-        self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
+        self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_s * 1000.0
         log.info("this node is the active controller", node_id=self._node_id, epoch=epoch)
         if image.metadata_version == 0:
             future = self._queue.submit(self._bootstrap)
@@ -232,7 +240,7 @@ class Controller:
                 "not all of a last ISR are back after a crash; the greatest log of the rest leads", partitions=waited
             )
         if now_ms >= self._next_balance_ms:
-            self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
+            self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_s * 1000.0
             if self._config.auto_leader_rebalance_enable:
                 moved = self._queue.run_now(lambda state, _: elections.balance_leaders(state))
                 if moved:

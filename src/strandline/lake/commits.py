@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 from uuid import uuid4
 
-from strandline.lake.stores import Store, open_store
+from strandline.lake.stores import LakeStore
 from strandline.proto.errors import StrandlineError
 from strandline.proto.json_text import read_json
 
@@ -232,7 +232,7 @@ class Lake:
     """The commits of a lake. Its files are written and read by others, through `store`."""
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
-        self.store: Store = open_store(place)
+        self.store = LakeStore(place)
 
     def state(self, *, every_commit: bool = False) -> State:
         """What all commits say.
@@ -242,7 +242,7 @@ class Lake:
 
         Raises:
             LakeDamaged: a commit is missing, or does not follow on the one before.
-            StoreFailed, OSError.
+            StoreError.
         """
         names = self.store.listed(COMMITS)
         state = State() if every_commit else self._latest_state(names)
@@ -264,7 +264,7 @@ class Lake:
 
         Raises:
             LakeDamaged: commits follow on the broken one, which therefore was whole once: another copy of it is needed.
-            StoreFailed, OSError.
+            StoreError.
         """
         broken = self.broken_states()
         commits = [name for name in self.store.listed(COMMITS) if name.endswith(".json")]
@@ -298,7 +298,7 @@ class Lake:
         Raises:
             LakeDamaged: it does not follow on `state`.
             LakeTaken: it did, and does not follow on what others have committed since.
-            StoreFailed, OSError.
+            StoreError.
         """
         commit = replace(change, number=state.next_number)
         state.check(commit)

@@ -1,39 +1,47 @@
-"""Where a lake's files lie: a directory, or a prefix in S3, GCS or Azure (obstore).
+"""Files of a lake: in a directory, or under a prefix in S3, GCS or Azure.
 
-A store does one thing that a lake stands on: `create` makes a name whole or not at all, and fails where it is taken. In
-a directory that is a hard link, which needs a file system that has them (local disks, NFS); in an object store a put
-that says `If-None-Match: *`.
+Both are an object store (`strandline.log.object_store`), used here by blocking calls. A store does one thing that a
+lake stands on: `create` makes a name whole or not at all, and fails where it is taken. In a directory that is a hard
+link; in an object store a put that says `If-None-Match: *`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import io
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-from uuid import uuid4
+from typing import Any, TypeVar
 
-from strandline.log.tier.credentials import in_words, is_panic
-from strandline.proto.errors import ConfigError, MissingExtra, StrandlineError
+from strandline.log.object_store import (
+    LET_GO_S,
+    DirectoryStore,
+    ObjectStore,
+    StoredObject,
+    Upload,
+    Use,
+    open_store,
+)
+from strandline.proto.errors import ObjectMissing
 
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore as Obstore
+T = TypeVar("T")
 
-ATTEMPTS = "attempts"
-"""Below a directory: files that are being written."""
+LAKE = Use(
+    "place of a lake",
+    "options of a lake",
+    "lake",
+    "a directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX",
+)
 
-SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
+TIMEOUT_MS = 60_000
+"""Longest wait for an answer of a store; of a file that is written, for each part."""
 
-
-class StoreFailed(StrandlineError):
-    """The object store refused or did not answer; the message is its own."""
-
-
-class Stored(NamedTuple):
-    """What a store says of a file: bytes, and when it was written (ms since 1970)."""
-
-    size_bytes: int
-    modified_ms: int
+AT_ONCE_BYTES = 1 << 20
+"""Bytes of a file that are read, or sent, at once."""
 
 
 class Writing:
@@ -44,14 +52,14 @@ class Writing:
 
     closed = False
 
-    def __init__(self, file: Any, publish: Callable[[], None]) -> None:
+    def __init__(self, write: Callable[[bytes], object], publish: Callable[[], object]) -> None:
         self.size_bytes = 0
         self.publish = publish
-        self._file = file
+        self._write = write
 
     def write(self, data: bytes) -> None:
         """Add bytes."""
-        self._file.write(data)
+        self._write(data)
         self.size_bytes += len(data)
 
     def flush(self) -> None:
@@ -61,233 +69,158 @@ class Writing:
         """Nothing: an error must not make a half file appear."""
 
 
-class Store(Protocol):
-    """Files by their names, which have slashes."""
+class LakeStore:
+    """Files of one lake by their names, which have slashes. Every method raises StoreError.
 
-    place: str
-    """As a user writes it."""
+    Attributes:
+        place: the directory or URL, as a user writes it.
+    """
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        """`place`: a directory, or a URL as s3://bucket/prefix; credentials and endpoint as AWS's environment has them
+        (GCS and Azure likewise).
+
+        Raises:
+            ConfigError: a URL of another kind.
+            MissingExtra: obstore is not installed.
+        """
+        text = str(place).removeprefix("file://")
+        self._store: ObjectStore
+        if "://" in text:
+            self.place = text.rstrip("/")
+            self._store = open_store(self.place, {}, timeout_ms=TIMEOUT_MS, use=LAKE)
+            _let_go_at_exit()
+        else:
+            self.place = str(Path(text))
+            self._store = DirectoryStore(os.path.abspath(text), TIMEOUT_MS, marked=False)
 
     def create(self, name: str, data: bytes) -> bool:
         """Make a file, whole and durable; False, and nothing done, where the name is taken."""
+        return _run(self._store.create(name, data))
 
     def read(self, name: str) -> bytes | None:
-        """A file; None: there is none."""
+        """All bytes of a file; None: there is none."""
+        try:
+            return _run(self._store.read(name))
+        except ObjectMissing:
+            return None
 
-    def listed(self, folder: str) -> dict[str, Stored]:
+    def listed(self, folder: str) -> dict[str, StoredObject]:
         """Every file below a folder, by its name below it, sorted."""
+
+        async def listed() -> dict[str, StoredObject]:
+            return {item.key.removeprefix(f"{folder}/"): item async for item in self._store.list(folder)}
+
+        return dict(sorted(_run(listed()).items()))
 
     def writer(self, name: str) -> Writing:
         """A file to be written."""
 
-    def open(self, name: str) -> Any:
-        """A file to be read by pyarrow."""
+        sending = _Sending(self._store, name)
+        return Writing(sending.write, sending.publish)
+
+    def open(self, name: str) -> io.BufferedReader:
+        """A file to be read by pyarrow. Raises ObjectMissing."""
+        return io.BufferedReader(_Reading(self._store, name), AT_ONCE_BYTES)
 
     def delete(self, name: str) -> None:
-        """Remove a file that is there."""
+        """Remove a file, if it is there."""
+        _run(self._store.delete(name))
 
     def location(self, name: str) -> str:
-        """Under which other programs find a file."""
-
-
-def open_store(place: str | os.PathLike[str]) -> Store:
-    """The store of a directory, or of a URL as s3://bucket/prefix; credentials and endpoint as AWS's environment has
-    them (GCS and Azure likewise).
-
-    Raises:
-        ConfigError: a URL of another kind.
-        MissingExtra: obstore is not installed.
-    """
-    text = str(place)
-    scheme, mark, _rest = text.partition("://")
-    if not mark:
-        return LocalStore(Path(text))
-    if scheme not in SCHEMES:
-        raise ConfigError(
-            "place of a lake", text, f"a directory, or a URL that begins with one of {', '.join(SCHEMES)}"
-        )
-    return ObjectStore(text)
-
-
-class LocalStore:
-    """A directory."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.place = str(directory)
-
-    def create(self, name: str, data: bytes) -> bool:
-        """See `Store`."""
-        path = self.directory / name
-        # Containers number their processes alike, so that a process id tells no two writers of a shared volume apart.
-        written = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written.open("wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        try:
-            os.link(written, path)  # unlike a rename it fails where the name is taken
-        except FileExistsError:
-            return False
-        finally:
-            written.unlink()
-        _sync_directory(path.parent)
-        return True
-
-    def read(self, name: str) -> bytes | None:
-        """See `Store`."""
-        try:
-            return (self.directory / name).read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def listed(self, folder: str) -> dict[str, Stored]:
-        """See `Store`."""
-        root = self.directory / folder
-        found = {}
-        for path in sorted(root.rglob("*")):
-            if path.is_file() and not path.name.startswith("."):
-                status = path.stat()
-                found[path.relative_to(root).as_posix()] = Stored(status.st_size, status.st_mtime_ns // 1_000_000)
-        return found
-
-    def writer(self, name: str) -> Writing:
-        """See `Store`."""
-        path = self.directory / name
-        written = self.directory / ATTEMPTS / name.replace("/", "+")
-        written.parent.mkdir(parents=True, exist_ok=True)
-
-        file = written.open("wb")
-
-        def publish() -> None:
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            written.replace(path)
-            _sync_directory(path.parent)
-            _sync_directory(path.parent.parent)
-
-        return Writing(file, publish)
-
-    def open(self, name: str) -> Any:
-        """See `Store`."""
-        return (self.directory / name).open("rb")
-
-    def delete(self, name: str) -> None:
-        """See `Store`."""
-        (self.directory / name).unlink()
-
-    def location(self, name: str) -> str:
-        """See `Store`."""
-        return str(self.directory / name)
-
-
-class ObjectStore:
-    """A prefix in an object store. Raises StoreFailed, MissingExtra."""
-
-    def __init__(self, url: str) -> None:
-        try:
-            from obstore.store import from_url
-        except ImportError as error:
-            raise MissingExtra.of(f"a lake at {url}", "lake", error) from error
-        self.place = url.rstrip("/")
-        self._store: Obstore = self._told(lambda: from_url(self.place))
-
-    def create(self, name: str, data: bytes) -> bool:
-        """See `Store`."""
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
-        try:
-            self._told(lambda: obstore.put(self._store, name, data, mode="create", use_multipart=False))
-        except AlreadyExistsError:
-            return False
-        return True
-
-    def read(self, name: str) -> bytes | None:
-        """See `Store`."""
-        import obstore
-
-        try:
-            return bytes(self._told(lambda: obstore.get(self._store, name).bytes()))
-        except FileNotFoundError:
-            return None
-
-    def listed(self, folder: str) -> dict[str, Stored]:
-        """See `Store`."""
-        import obstore
-
-        chunks = self._told(lambda: list(obstore.list(self._store, f"{folder}/")))
-        found = {
-            entry["path"].removeprefix(f"{folder}/"): Stored(
-                entry["size"], int(entry["last_modified"].timestamp() * 1000)
-            )
-            for chunk in chunks
-            for entry in chunk
-        }
-        return dict(sorted(found.items()))
-
-    def writer(self, name: str) -> Writing:
-        """See `Store`."""
-        import obstore
-
-        file = self._told(lambda: obstore.open_writer(self._store, name))
-        return Writing(file, lambda: self._told(file.close))
-
-    def open(self, name: str) -> Any:
-        """See `Store`."""
-        import obstore
-
-        return _Reading(self._told(lambda: obstore.open_reader(self._store, name)))
-
-    def delete(self, name: str) -> None:
-        """See `Store`."""
-        import obstore
-
-        self._told(lambda: obstore.delete(self._store, name))
-
-    def location(self, name: str) -> str:
-        """See `Store`."""
+        """Path or URL under which other programs find a file."""
         return f"{self.place}/{name}"
 
-    def _told(self, call: Callable[[], Any]) -> Any:
-        """What a call gives; its errors as ours, but for names that are there and names that are not."""
-        from obstore.exceptions import AlreadyExistsError, BaseError
 
-        try:
-            return call()
-        except (AlreadyExistsError, FileNotFoundError):
-            raise
-        except BaseError as error:
-            raise StoreFailed(f"{self.place}: {in_words(error)}") from error
-        except BaseException as error:
-            if not is_panic(error):
-                raise
-            raise StoreFailed(f"{self.place}: {in_words(error)}") from error
+class _Sending:
+    """A file on its way to a store. A small one is sent at once, when it is whole."""
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._waiting = bytearray()
+        self._upload: Upload | None = None
+
+    def write(self, data: bytes) -> None:
+        """Add bytes. Raises StoreError."""
+        self._waiting += data
+        if len(self._waiting) >= AT_ONCE_BYTES:
+            if self._upload is None:
+                self._upload = _run(self._begin())
+            self._send(self._upload)
+
+    def publish(self) -> None:
+        """Let the file appear. Raises StoreError."""
+        if self._upload is None:
+            _run(self._store.put(self._name, _once(bytes(self._waiting))))
+            return
+        if self._waiting:
+            self._send(self._upload)
+        _run(self._upload.end())
+
+    async def _begin(self) -> Upload:
+        return Upload(partial(self._store.put, self._name))
+
+    def _send(self, upload: Upload) -> None:
+        _run(upload.send(bytes(self._waiting)))
+        self._waiting.clear()
 
 
-class _Reading:
-    """A file of obstore as pyarrow wants one."""
-
-    closed = False
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self.seek = file.seek
-        self.tell = file.tell
-
-    def read(self, size: int = -1) -> bytes:
-        """So many bytes from where it stands, all without a number."""
-        return bytes(self._file.read(size if size >= 0 else None))
-
-    def close(self) -> None:
-        """Nothing is held."""
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+class _Reading(io.RawIOBase):
+    """A file of a store, read in pieces."""
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._size = _run(store.head(name)).size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._position + len(buffer), self._size)
+        if end <= self._position:
+            return 0
+        data = _run(self._store.get(self._name, self._position, end))
+        buffer[: len(data)] = data
+        self._position = end
+        return len(data)
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of a thread of its own, on which all stores of this process are asked."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="strandline-lake", daemon=True).start()
+    return loop
+
+
+os.register_at_fork(after_in_child=_loop.cache_clear)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a call to a store. An interrupt (Ctrl-C) ends it."""
+    done = asyncio.run_coroutine_threadsafe(work, _loop())
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return done.result()
+    except BaseException:
+        done.cancel()
+        raise
+
+
+@cache
+def _let_go_at_exit() -> None:
+    """The library's threads need a moment before the interpreter ends: see `RemoteStore.close`."""
+    atexit.register(lambda: _run(asyncio.sleep(LET_GO_S)))

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 from strandline.lake.commits import BAD, DATA, Commit, Lake, LakeDamaged, State
-from strandline.lake.stores import ATTEMPTS
-from strandline.proto.errors import MissingExtra
+from strandline.log.object_store import ATTEMPTS
+from strandline.proto.errors import MissingExtra, ObjectMissing
 from strandline.proto.system import SystemClock
 
 COMPACT_ABOVE_FILES = 1
@@ -30,7 +30,7 @@ def compact(lake: Lake, file_bytes: int = FILE_BYTES) -> tuple[int, int]:
 
     Raises:
         LakeTaken: another one compacts, and was faster.
-        LakeDamaged, StoreFailed, OSError.
+        LakeDamaged, StoreError.
     """
     state = lake.state()
     before = len(state.files)
@@ -109,7 +109,7 @@ def verify(lake: Lake) -> Verdict:
 
     Raises:
         LakeDamaged: the commits contradict one another.
-        StoreFailed, OSError.
+        StoreError.
     """
     state = lake.state(every_commit=True)
     verdict = Verdict(
@@ -124,7 +124,7 @@ def verify(lake: Lake) -> Verdict:
                 continue
             try:
                 found = _parquet(lake, f"{folder}/{name}").metadata.num_rows
-            except (OSError, ValueError) as error:
+            except (ObjectMissing, OSError, ValueError) as error:
                 verdict.wrong.append(f"{folder}/{name} cannot be read: {error}")
                 continue
             if found != rows:

@@ -1,4 +1,4 @@
-/* How a record's fields are written: what the record codec (_records.c) and the producer (client/_lanes.c) share. */
+/* Writing of a record's fields, shared by the record codec (_records.c) and the producer (client/_open_batches.c). */
 
 #ifndef STRANDLINE_WRITING_H
 #define STRANDLINE_WRITING_H

@@ -46,7 +46,7 @@ OVERHEAD = 12  # base offset and batch length, which batch_length does not count
 MAGIC = 2
 MAGIC_POSITION = 16
 ATTRIBUTES_LOW_POSITION = 22
-"""Of the byte of the attributes that holds the codec."""
+"""Position of the byte of the attributes that holds the codec."""
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
@@ -110,7 +110,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed. Raises KafkaError (UNSUPPORTED_COMPRESSION_TYPE) for an unknown number."""
+        """Codec by which the records are compressed. Raises KafkaError (UNSUPPORTED_COMPRESSION_TYPE) for an unknown
+        number."""
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {number} is not known")

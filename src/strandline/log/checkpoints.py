@@ -40,7 +40,7 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _VERSION = 0
 _CHECKSUM = "crc32c"
 CLEANER_VERSION = 1
-"""Of the cleaner's checkpoint: its entries name their topics by id as well."""
+"""Version of the cleaner's checkpoint: its entries name their topics by id as well."""
 
 
 def encode_id(identifier: UUID) -> str:
@@ -116,7 +116,7 @@ def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
 
 
 class Cleaned(NamedTuple):
-    """How far a log was compacted, and the topic that it is of: another one of its name is not."""
+    """Offset up to which a log was compacted, and the topic that it is of: another one of its name is not."""
 
     topic_id: TopicId
     offset: int
@@ -129,7 +129,7 @@ def encode_cleaned(cleaned: Mapping[TopicPartition, Cleaned]) -> bytes:
 
 
 def decode_cleaned(path: str, data: bytes) -> dict[TopicPartition, Cleaned]:
-    """What `encode_cleaned` wrote. An entry without an id may be of any topic of its name: it is left out.
+    """Entries that `encode_cleaned` wrote. An entry without an id may be of any topic of its name: it is left out.
 
     Raises CorruptLogError.
     """
@@ -177,7 +177,7 @@ def decode_checked(path: str, data: bytes, parse: Callable[[str], T], advice: st
 
 
 def copy_of(path: str) -> str:
-    """Where `write_twice` writes it a second time."""
+    """Path to which `write_twice` writes a file a second time."""
     return f"{path}-copy"
 
 
@@ -196,7 +196,7 @@ def write_twice(disk: Disk, path: str, lines: Iterable[str]) -> None:
 
 
 def read_twice(disk: Disk, path: str, parse: Callable[[str], T], advice: str) -> list[list[T]]:
-    """What `write_twice` wrote: the entries of each of the two that is there and is as it was written. They differ
+    """Read what `write_twice` wrote: the entries of each of the two that is there and is as it was written. They differ
     where one of them is an older one. An older build knows nothing of the copy, and writes no checksum.
 
     Raises CorruptLogError: one of them is damaged, and there is no other. Raises DiskError.

@@ -69,7 +69,7 @@ STEP_RECORDS = 1_000
 """And of so many records, be it a part of a large batch: a fifth of a millisecond, or four without the compiled map."""
 
 WRITE_BYTES = 64 << 10
-"""What stays is written once it is so much."""
+"""Bytes of batches that stay, above which they are written."""
 
 SYNC_BYTES = 2 << 20
 """The new segment is synced each time that so much was written: one sync of a gigabyte would hold up all others."""
@@ -81,7 +81,7 @@ there: at a batch that it leaves, or after a step."""
 
 @dataclass(slots=True)
 class Compacted:
-    """What one pass did."""
+    """Outcome of one pass."""
 
     end: int = 0
     """The log is compacted up to here."""
@@ -146,7 +146,8 @@ class Compaction:
     # ------------------------------------------------------------------ the last record of each key
 
     async def _fill_the_map(self) -> int:
-        """Where the map ends: at the end of what may be compacted, or before the batch that it has no room for."""
+        """Offset at which the map ends: at the end of what may be compacted, or before the batch that it has no room
+        for."""
         latest = self._map
         segments = [segment for segment in self._log.segments if segment.base_offset < self._end]
         for segment in segments:
@@ -240,7 +241,7 @@ class Compaction:
         return end, offset
 
     def _emptied(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
-        """What stays of a batch without its records; None: nothing."""
+        """Batch as it stays, judged without its records; None: nothing stays."""
         if not self._is_remembered(header):
             return None
         return WhatStays(header, self._map, tombstones_go=False).batch(header.base_timestamp) if header.count else batch
@@ -468,11 +469,7 @@ class CleanedSegment:
         """Write what waits; how many bytes. Raises DiskError."""
         new, size = self._new, len(self._batches)
         if size:
-            position = new.append(memoryview(self._batches), self._config)
-            for header in self._headers:
-                interval = self._config.index_interval_bytes
-                new.noted(position, header.size, header.last_offset, header.max_timestamp, interval)
-                position += header.size
+            new.append(memoryview(self._batches), self._headers, self._headers[0].base_offset, self._config)
             self._end = self._headers[-1].next_offset
             self._batches, self._headers = bytearray(), []
         self._unsynced_bytes += size

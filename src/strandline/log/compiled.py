@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 
-OF_CLIENTS = ("strandline.log._records", "strandline.client._lanes")
+OF_CLIENTS = ("strandline.log._records", "strandline.client._open_batches")
 PARTS = (*OF_CLIENTS, "strandline.log._offsets", "strandline.log._sync")
-"""By name: some lie in rooms above this one."""
+"""Names of the compiled modules: some lie in packages above this one."""
 
 CONSEQUENCE = (
     "Python does what is written in C: small records cost about twice the CPU, and are read at a third of the rate"

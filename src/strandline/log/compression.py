@@ -52,7 +52,7 @@ LZ4_FAST = 9
 (KIP-390), and all others are of the one that packs more."""
 
 _LZ4_LEVELS = (3, 12)
-"""Where the library's levels of that one begin and end."""
+"""Lowest and highest level of the library's slow compressor."""
 
 
 _ZSTD_SIZE_MAX = 8 << 20
@@ -83,7 +83,7 @@ def compress(codec: Codec, data: _Bytes, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: _Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """What `compress` was given.
+    """Bytes that `compress` was given.
 
     Raises:
         KafkaError: CORRUPT_MESSAGE for bytes that are not of this codec, MESSAGE_TOO_LARGE for those that unpack to

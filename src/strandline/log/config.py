@@ -37,7 +37,7 @@ class StoredCodec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """How one partition's log is cut, bounded and kept. Changes take effect at the next append.
+    """Settings by which one partition's log is cut, bounded and kept. Changes take effect at the next append.
 
     Raises ConfigError for a value that cannot stand.
     """
@@ -123,7 +123,7 @@ class LogConfig:
 
     @property
     def unpacked_bytes_max(self) -> int:
-        """What the records of one batch may unpack to."""
+        """Largest size, in bytes, that the records of one batch may unpack to."""
         return UNPACKED_FACTOR * self.max_message_bytes
 
     def __post_init__(self) -> None:

@@ -51,7 +51,7 @@ class DumpedBatch:
     header: BatchHeader
     crc_holds: bool
     records: list[Record] | None
-    """None unless asked for."""
+    """Records of the batch; None unless they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class IndexEntry:
     """One entry of an `.index` file."""
 
     position: int
-    """Of the entry in its file, bytes."""
+    """Position of the entry in its file, in bytes."""
     offset: int
     log_position: int
 
@@ -100,7 +100,7 @@ Dumped = DumpedBatch | IndexEntry | TimeIndexEntry | SnapshotRow | Line | Paddin
 
 
 def dump_file(disk: Disk, path: str, *, decode: bool = False) -> Iterator[Dumped]:
-    """What is in the file, by its name. `decode` opens the batches' records as well.
+    """Contents of a file, by its name. `decode` opens the batches' records as well.
 
     Raises:
         ConfigError: a name that is not one of a log directory.

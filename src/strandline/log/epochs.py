@@ -32,7 +32,8 @@ OFFSET_MAX = (1 << 63) - 1
 
 
 class LeaderEpochs:
-    """In memory and whole; the file is `leader-epoch-checkpoint`, written by whoever syncs.
+    """Epochs and their start offsets, in memory and whole; the file is `leader-epoch-checkpoint`, written by whoever
+    syncs.
 
     Invariants:
     - epochs rise strictly, and so do start offsets except for empty epochs, which `assign` removes (schedule 5);
@@ -129,8 +130,8 @@ class LeaderEpochs:
 def intact_end(
     data: Buffer, offset: int, epochs: LeaderEpochs, log_start_offset: int, limit_offset: int = OFFSET_MAX
 ) -> tuple[int, int]:
-    """How far `data`, which were read at a boundary where `offset` begins, are whole batches as they were written, none
-    of which reaches `limit_offset`.
+    """Find how far `data`, which were read at a boundary where `offset` begins, are whole batches as they were written,
+    none of which reaches `limit_offset`.
 
     Returns the position behind the last of them, and the offset that follows.
     """
@@ -148,7 +149,7 @@ def intact_end(
 
 
 def why_not_intact(data: Buffer, offset: int, epoch: int) -> str:
-    """What is wrong with the batch that `data` begin with, and that should be of this offset and epoch."""
+    """Reason the batch that `data` begin with is not the one of this offset and epoch that was written."""
     try:
         header = sized_header(data, 0, len(data))
         BatchJudge(offset).check_place(header)
@@ -161,7 +162,7 @@ def why_not_intact(data: Buffer, offset: int, epoch: int) -> str:
 
 
 def load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
-    """What the checkpoint says; None where it is missing or no checkpoint."""
+    """Epochs that the checkpoint has; None where it is missing or no checkpoint."""
     path = f"{directory}/{LEADER_EPOCHS}"
     if not disk.exists(path):
         return None
@@ -172,7 +173,8 @@ def load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
 
 
 def epochs_from_batches(segments: Sequence[Segment]) -> LeaderEpochs:
-    """By the header of every batch; epochs without records are lost. Raises KafkaError where a batch is damaged."""
+    """Epochs by the header of every batch; epochs without records are lost. Raises KafkaError where a batch is
+    damaged."""
     epochs = LeaderEpochs()
     for segment in segments:
         for _, header in segment.headers(0, pread_blocking):

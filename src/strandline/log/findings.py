@@ -1,4 +1,5 @@
-"""What recovery found in a node's logs: told to the controller, which decides by it who may lead after a crash.
+"""Findings: what recovery found in a node's logs, told to the controller, which decides by it who may lead after a
+crash.
 
 A finding must not be forgotten before the controller has it. A tail that was cut, or a partition that is made anew
 where one was missing, looks whole to the next start. So what is not intact is written down first, in
@@ -27,7 +28,7 @@ UNKNOWN_END = Offset(-1)
 
 
 class LogCondition(IntEnum):
-    """How much of what a log once held is still there, the worst last. The numbers are on the wire and on disk."""
+    """Degree to which a log still has what it once held, the worst last. The numbers are on the wire and on disk."""
 
     INTACT = 0
     """Every byte that recovery read is part of a whole batch, up to zeros or the end of the file."""
@@ -42,7 +43,7 @@ class LogCondition(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFinding:
-    """What became of one partition's log.
+    """Finding about one partition's log.
 
     Attributes:
         topic_id: zero where nothing tells it any more: the directory is gone.
@@ -109,11 +110,11 @@ class Findings:
 
     @property
     def all(self) -> Mapping[TopicPartition, RecoveryFinding]:
-        """What there is to be told."""
+        """Findings that are to be told."""
         return self._found
 
     def unkept(self) -> list[TopicPartition]:
-        """Those whose condition is worse than what is on disk."""
+        """Findings whose condition is worse than what is on disk."""
         return [
             tp for tp, finding in self._found.items() if finding.condition > self._kept.get(tp, LogCondition.INTACT)
         ]

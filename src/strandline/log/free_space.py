@@ -12,18 +12,19 @@ the checkpoints, by which this node hears of elections and tells what it has, an
 default of log.dir.reserve.bytes, the second bounds it on a small disk."""
 
 ENOUGH_FACTOR = 2
-"""It has space again with so many times as much left."""
+"""Multiple of the bound above which the disk has space again."""
 
 HOLD_MS = 1_000.0
-"""FreeSpace has to last for so long before it counts."""
+"""Milliseconds that space has to last before it counts."""
 HOLD_MS_MAX = 16_000.0
-"""After the disk was full again and again: an election in so long is little, and the space may be needed."""
+"""Longest hold, after the disk was full again and again: an election in so long is little, and the space may be
+needed."""
 CALM_MS = 60_000.0
 """A disk that has had space for so long begins anew at `HOLD_MS`."""
 
 
 def reserve_of(reserve_bytes: int, total_bytes: int) -> int:
-    """What log.dir.reserve.bytes holds back on a disk of so many bytes: on a small one its share."""
+    """Bytes that log.dir.reserve.bytes holds back on a disk of `total_bytes`: on a small one its share."""
     return int(min(reserve_bytes, total_bytes * RESERVE_SHARE))
 
 
@@ -57,7 +58,7 @@ class FreeSpace:
         return True
 
     def looked(self, free_bytes: int, total_bytes: int, now_ms: float) -> bool:
-        """So much is left; true if the disk is full now and was not, or has space and had none."""
+        """Take note of what is left, in bytes; true if the disk is full now and was not, or has space and had none."""
         reserve_bytes = reserve_of(self.reserve_bytes, total_bytes)
         if not self.full:
             nothing = free_bytes < reserve_bytes or not free_bytes

@@ -60,7 +60,8 @@ class FutureLog:
         self.log.must_sync([], [metadata], [self.directory, log_dir.path])
 
     def _begin_as(self, current: PartitionLog) -> None:
-        """Where it begins, and with the producers of what lies before: no batch tells of them (schedule 86)."""
+        """Begin it at the log start, and with the producers of what lies before: no batch tells of them (schedule
+        86)."""
         copy, start = self.log, current.log_start_offset
         copy.truncate_fully_and_start_at(start)
         if not current.lacks_producers():  # rule B24/moved-logs-forget-deleted-records
@@ -83,12 +84,12 @@ class FutureLog:
 
     @property
     def lag(self) -> int:
-        """How many offsets it is behind the current log."""
+        """Number of offsets that it is behind the current log."""
         return max(0, self.current.log_end_offset - self.log.log_end_offset)
 
     @property
     def stands(self) -> bool:
-        """It is a prefix of the current log still, and can be gone on with."""
+        """Whether it is still a prefix of the current log, and can be gone on with."""
         current = self.current
         # rule B12/a-copy-of-a-cut-log-goes-on
         return self.cuts == current.cuts and self.log.log_end_offset >= current.log_start_offset
@@ -99,7 +100,7 @@ class FutureLog:
         self.log.append_as_follower(memoryview(batches))
 
     def raise_start(self) -> None:
-        """What the current log has deleted goes here too. Raises StorageError."""
+        """Delete here too what the current log has deleted. Raises StorageError."""
         self.log.delete_records_before(self.current.log_start_offset, keep_active=True)
 
     async def sync(self) -> None:
@@ -149,4 +150,4 @@ class FutureLog:
 
 
 BROKEN = (StorageError, DiskError, CorruptLogError, FileNotFoundError)
-"""What ends a copy: its disk, or that of the log it is made of."""
+"""Errors that end a copy: of its disk, or of that of the log it is made of."""

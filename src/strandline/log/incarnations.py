@@ -31,7 +31,8 @@ of a day. Of more lives the oldest is kept, which was registered, and the newest
 
 
 def incarnation_of_epoch(broker_epoch: int) -> UUID:
-    """What stands for a life of which only the broker epoch is known, in the place of an id that is drawn."""
+    """Id that stands for an incarnation of which only the broker epoch is known, in the place of an id that is
+    drawn."""
     return UUID(int=broker_epoch)
 
 
@@ -58,7 +59,7 @@ class Incarnations:
         """The disk knows that the present life uses the directory."""
 
     def _read(self) -> tuple[UUID, ...]:
-        """What either of the file and its copy says: a process that is named has used the directory."""
+        """Ids that stand in either of the file and its copy: a process that is named has used the directory."""
         advice = "Nothing is to be done: this node's replicas count as lost until they have caught up."
         try:
             either = read_twice(self._disk, self._path, decode_id, advice)
@@ -69,7 +70,7 @@ class Incarnations:
 
     @property
     def ids(self) -> tuple[UUID, ...]:
-        """Of all lives since the last one known to have been registered; the present one is the last."""
+        """Ids of all lives since the last one known to have been registered; the present one is the last."""
         return self._ids
 
     def stopped(self, broker_epoch: int) -> None:

@@ -36,11 +36,11 @@ ROTTEN = "-rotten"
 FUTURE = "-future"
 """A copy of a replica from another directory, which is not whole yet and counts for nothing (KIP-113)."""
 _TOPIC_MAX = 190
-"""So much of a topic's name is left in that of a directory that was set aside, beside an id and the suffix."""
+"""Characters of a topic's name that are left in that of a directory that was set aside, beside an id and the suffix."""
 
 
 def aside_name(tp: TopicPartition, unique: str, suffix: str) -> str:
-    """What a partition's directory is called once it counts no more: deleted, until its bytes are off the disk, stray,
+    """Name of a partition's directory once it counts no more: deleted, until its bytes are off the disk, stray,
     or rotten. `unique` has no dot."""
     return f"{aside_stem(tp)}.{unique}{suffix}"
 
@@ -136,7 +136,8 @@ class Loading:
         return self.findings
 
     def _finish_deletions(self, names: list[str], present: Mapping[TopicPartition, str]) -> None:
-        """What an earlier life was told to delete, or set aside as stray: first no checkpoint may miss it any more."""
+        """Finish what an earlier life was told to delete, or set aside as stray: first no checkpoint may name it any
+        more."""
         aside = {name.rpartition(".")[0] for name in names}
         for tp in self._checkpoints.proven():
             if tp not in present and aside_stem(tp) in aside:
@@ -152,7 +153,7 @@ class Loading:
     # One log
 
     def examine(self, tp: TopicPartition, path: str, left: LastLife) -> ExaminedLog | None:
-        """What a partition's directory holds; None if it cannot be used, or never held anything."""
+        """Log that a partition's directory holds; None if it cannot be used, or never held anything."""
         checkpoints = self._checkpoints
         topic_id: TopicId | None = ZERO_UUID
         restore_names(self._disk, path)

@@ -96,8 +96,8 @@ def read_meta_properties(disk: Disk, path: str) -> MetaProperties:
 
 
 RETRY_S = 1.0
-"""After a write of raised log starts that failed (a full disk most likely). Who waits for it waits until its own time
-is over."""
+"""Pause after a write of raised log starts that failed (a full disk most likely). A request that waits for it waits
+until its own time is over."""
 
 TEMPORARY = ".next.tmp"
 """Ends the names of files that are not checkpoints yet. Those of a blocking write are others: both may be under way."""
@@ -124,9 +124,9 @@ class LogDir:
         self.offline: dict[TopicPartition, StrandlineError] = {}
         """Partitions whose logs were refused or failed, and why."""
         self.findings: Findings
-        """What this start found, until the controller has it."""
+        """Findings of this start, until the controller has them."""
         self.found: Counter[LogCondition] = Counter()
-        """How many logs this start found in which condition."""
+        """Number of logs that this start found, by condition."""
         self.incarnations: Incarnations
         self._clock = clock
         self.cache = IndexCache()
@@ -139,13 +139,13 @@ class LogDir:
         self.fresh_boot = False
         """No process of this boot has used the directory before: what was read is on the disk."""
         self.full = False
-        """It has no room, as whoever watches it has said: no replica is placed here."""
+        """Whether its disk has no free space, as the one that watches it has said: no replica is placed here."""
         self.on_full: Callable[[], None] = lambda: None
         """Called when a log that was to be made found no room."""
         self.failed = ""
         """Why nothing here can be used any more in this life; empty: it can."""
         self.rewriting: Rewriting | None = None
-        """What this start wrote again; None where all that it read was on the disk."""
+        """Files that this start wrote again; None where all that it read was on the disk."""
 
     @property
     def directory_id(self) -> UUID:
@@ -154,7 +154,7 @@ class LogDir:
 
     @property
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """As checkpointed: never above what is durable here."""
+        """High watermarks as checkpointed: never above what is durable here."""
         return self._checkpoints.high_watermarks
 
     @classmethod
@@ -399,7 +399,7 @@ class LogDir:
         self._checkpoints.tell(high_watermarks)
 
     def gather(self, names: tuple[str, ...]) -> Gathered:
-        """What the checkpoints `names` are to say now; for the `CheckpointWriter`."""
+        """Contents that the checkpoints `names` are to have now, for the `CheckpointWriter`."""
         if names == (LOG_STARTS,):
             for log in self.logs.values():
                 self._checkpoints.note_start(log)
@@ -409,11 +409,11 @@ class LogDir:
         return Gathered(self._checkpoints.changes, self._checkpoints.gather(names, self._kept()), starts)
 
     def has_taken_back(self, gathered: Gathered) -> bool:
-        """A promise was lowered or forgotten since, or checkpoints were written: it must not replace them."""
+        """Whether an offset was lowered or forgotten since, or checkpoints were written: it must not replace them."""
         return self._checkpoints.changes != gathered.changes  # rule B15/an-old-log-start-comes-back
 
     def replacing(self, gathered: Gathered) -> None:
-        """From now on the disk may have what was gathered, or what it had before."""
+        """Take note that from now on the disk may have what was gathered, or what it had before."""
         self._checkpoints.replacing(gathered.data)  # schedule 48/what-was-on-the-disk-is-taken-for-what-is
 
     def replaced(self, gathered: Gathered) -> None:
@@ -428,13 +428,13 @@ class LogDir:
         settle(starts)
 
     def _note_all(self) -> None:
-        """Of logs that are offline, or missing and not yet reported so, what was written before still stands: it proves
-        what they held."""
+        """Note all offsets. Of logs that are offline, or missing and not yet reported so, what was written before still
+        stands: it proves what they held."""
         for tp, log in self.logs.items():
             self._checkpoints.note(tp, log)
 
     def _kept(self) -> Set[TopicPartition]:
-        """What the checkpoints are to name."""
+        """Partitions that the checkpoints are to name."""
         return self.logs.keys() | self.offline.keys() | self.findings.all.keys()
 
     def _log_starts(self) -> dict[PartitionLog, Offset]:
@@ -496,7 +496,7 @@ class LogDir:
 
 
 class Gathered(NamedTuple):
-    """What checkpoints are to say.
+    """Contents that checkpoints are to have.
 
     Attributes:
         changes: counts what was taken back, or written, before.
@@ -510,7 +510,7 @@ class Gathered(NamedTuple):
 
 
 def _deletable(log: PartitionLog) -> int:
-    """How many of the oldest removed segments may go from the disk: a start after a power cut must neither look for
+    """Number of the oldest removed segments that may go from the disk: a start after a power cut must neither look for
     them (their log start is durable) nor miss the next one (its name is)."""
     if not log.removed or log.recovery_point is None:  # schedule 16/files-go-before-the-next-ones-name-is-durable
         return 0

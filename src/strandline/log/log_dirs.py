@@ -132,7 +132,7 @@ class ReplicaDirectories:
 
 
 def _noted(lines: list[_Line]) -> _Noted:
-    """What the lines of a file say together."""
+    """Places that the lines of a file give together."""
     noted = _Noted()
     for line in lines:
         match line:
@@ -290,7 +290,7 @@ class LogDirs:
 
     @property
     def findings(self) -> Mapping[TopicPartition, RecoveryFinding]:
-        """Of all directories, until the controller has them."""
+        """Findings of all directories, until the controller has them."""
         found: dict[TopicPartition, RecoveryFinding] = {}
         for log_dir in self.dirs:
             for tp, finding in log_dir.findings.all.items():
@@ -300,7 +300,7 @@ class LogDirs:
 
     @property
     def found(self) -> Counter[LogCondition]:
-        """How many logs this start found in which condition."""
+        """Number of logs that this start found, by condition."""
         found = sum((log_dir.found for log_dir in self.dirs), Counter[LogCondition]())
         found[LogCondition.AWAY] = len(self._away)
         return found
@@ -314,7 +314,8 @@ class LogDirs:
         return epoch if all(log_dir.clean_shutdown_broker_epoch == epoch for log_dir in rest) else None
 
     def begin_life(self, incarnation_id: UUID) -> tuple[UUID, ...]:
-        """As `LogDir.begin_life`, of the first: by its ids the controller judges. Raises DiskError."""
+        """Begin a life in each, as `LogDir.begin_life`; the ids of the first, by which the controller judges. Raises
+        DiskError."""
         for log_dir in self.dirs[1:]:
             try:
                 log_dir.begin_life(incarnation_id)
@@ -346,12 +347,12 @@ class LogDirs:
 
     @property
     def usable(self) -> list[LogDir]:
-        """Those that have not failed, the first in front."""
+        """Directories that have not failed, the first in front."""
         return [log_dir for log_dir in self.dirs if not log_dir.failed]
 
     @property
     def offline(self) -> dict[str, str]:
-        """Those that cannot be used, since the start or since they failed, and why."""
+        """Directories that cannot be used, since the start or since they failed, and why."""
         return {**self.unusable, **{log_dir.path: log_dir.failed for log_dir in self.dirs if log_dir.failed}}
 
     def dir_of(self, tp: TopicPartition) -> LogDir | None:
@@ -372,7 +373,7 @@ class LogDirs:
         return log_dir.offline.get(tp)
 
     def high_watermark_of(self, tp: TopicPartition) -> int:
-        """As checkpointed."""
+        """High watermarks as checkpointed."""
         log_dir = self.dir_of(tp)
         return 0 if log_dir is None else log_dir.high_watermarks.get(tp, 0)
 
@@ -409,8 +410,8 @@ class LogDirs:
             raise StorageError(f"where replicas are cannot be noted: {error}") from error
 
     def _candidates(self) -> list[LogDir]:
-        """Those that take new replicas: with room, or all where none has any. One that the first directory does not
-        know yet takes none: its lives are not held against anything."""
+        """Directories that take new replicas: with free space, or all where none has any. One that the first directory
+        does not know yet takes none: its lives are not held against anything."""
         known = self._places.directories
         usable = [log_dir for log_dir in self.usable if log_dir is self.first or log_dir.directory_id in known]
         # schedule 57/full-directories-get-replicas
@@ -512,7 +513,7 @@ class LogDirs:
             await log_dir.delete(tp)
 
     def forget_unassigned(self, assigned: Mapping[TopicPartition, TopicId]) -> None:
-        """Of what is away or lost, that which is not assigned to this node any more."""
+        """Forget replicas that are away or lost, and not assigned to this node any more."""
         for tp, place in list(self._places.replicas.items()):
             if assigned.get(tp) != place.topic_id and place.directory_id not in self._by_id:
                 self.forget(tp)

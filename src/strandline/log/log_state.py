@@ -1,4 +1,4 @@
-"""What a partition's log consists of, how it becomes durable, and how it ends when the disk fails."""
+"""State of a partition's log: what it consists of, how it becomes durable, and how it ends when the disk fails."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PendingSwap(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogParts:
-    """What opening a log has found (`strandline.log.recovery`)."""
+    """Parts of a log, as opening it has found them (`strandline.log.recovery`)."""
 
     disk: Disk
     clock: Clock
@@ -153,9 +153,10 @@ class LogState:
         self.removed: list[Segment] = []
         """Segments below the log start, out of the log and still on disk: see `delete_oldest_removed`."""
         self.cleaned_to = Offset(0)
-        """Below it compaction has left one record of each key. Moved by `Compactor`, and back by a truncation."""
+        """Offset below which compaction has left one record of each key. Moved by `Compactor`, and back by a
+        truncation."""
         self.cuts = 0
-        """How often the log was truncated. Who copies it begins anew then."""
+        """Number of times that the log was truncated. A copy in the making begins anew then."""
         self.swap: PendingSwap | None = None
         """Segments that are being replaced by what compaction left of them."""
         self.unsynced = Unsynced(parts.disk, parts.directory, parts.epochs)
@@ -190,7 +191,7 @@ class LogState:
         self.unsynced.add_directory(self.directory)  # rule A1/new-segments-name-not-synced
 
     def move_end(self, offset: int) -> None:
-        """For truncations: the log ends here now. A sync in flight counts for no more than this."""
+        """End the log at `offset` now, for truncations. A sync in flight counts for no more than this."""
         self.cuts += 1
         self.log_end_offset = Offset(offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
@@ -212,8 +213,8 @@ class LogState:
 
     @property
     def recovery_point(self) -> Offset | None:
-        """Below it nothing has to be scanned after a crash: data, names and epochs are durable. None while that is
-        being brought about, when what was checkpointed before still holds.
+        """Offset below which nothing has to be scanned after a crash: data, names and epochs are durable. None while
+        that is being brought about, when what was checkpointed before still holds.
         """
         return self.durable_offset if self.unsynced.is_settled else None
 
@@ -228,7 +229,8 @@ class LogState:
         return self.unsynced.begin()
 
     def end_sync(self) -> None:
-        """That sync succeeded. A truncation meanwhile has lowered what it counts for; a closed log is gone."""
+        """Take note that the sync succeeded. A truncation meanwhile has lowered what it counts for; a closed log is
+        gone."""
         if self.failure is not None:
             return
         self.unsynced.end()
@@ -236,8 +238,8 @@ class LogState:
         self.durable_offset = max(self.durable_offset, Offset(self._syncing_to))
 
     def sync_failed(self, error: Exception) -> None:
-        """That sync failed: nothing written since the last one can be trusted, and no retry would tell
-        (schedule 32)."""
+        """Fence the log, for the sync failed: nothing written since the last one can be trusted, and no retry would
+        tell (schedule 32)."""
         mark("sync-failed")
         self._fence(error)  # schedule 32/failed-sync-is-forgotten
 
@@ -350,7 +352,7 @@ class Unsynced:
         return list(self._directories)
 
     def begin(self) -> tuple[list[File], list[str]]:
-        """What one sync has to cover; from now on unsynced is of the next. Raises DiskError."""
+        """Files and directories that one sync has to cover; what comes from now on is of the next. Raises DiskError."""
         files, directories = self.files(), self.directories()
         self._in_sync = [file for file, close in self._files.items() if close]
         if self._epochs.dirty:

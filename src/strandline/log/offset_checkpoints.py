@@ -51,7 +51,7 @@ _ADVICE = "It is written anew with the next checkpoint."
 
 @dataclass(frozen=True, slots=True)
 class LastLife:
-    """What is known of how the log was left."""
+    """Knowledge of how a log was left by the last process."""
 
     clean: bool = False
     """The clean-shutdown marker was there."""
@@ -60,12 +60,12 @@ class LastLife:
     recovery_point: int = 0
     """Everything below was durable, by the checkpoint."""
     high_watermark: int = 0
-    """By the checkpoint: records below were durable too, though perhaps not yet the names and epochs that let a scan
-    begin there."""
+    """High watermark by the checkpoint: records below were durable too, though perhaps not yet the names and epochs
+    that let a scan begin there."""
     log_start_offset: int = 0
-    """By the checkpoint and its copy."""
+    """Log start by the checkpoint and its copy."""
     start_claimed: int = 0
-    """By one of the two alone, and higher: it counts as far as the log's leader epochs begin no earlier."""
+    """Log start by one of the two alone, and higher: it counts as far as the log's leader epochs begin no earlier."""
     start_is_known: bool = False
     """There is such a checkpoint: what it does not name begins at 0."""
     short_is_refused: bool = True
@@ -110,7 +110,7 @@ class OffsetCheckpoints:
         self._written: dict[str, bytes] = {}
         self._must_forget = False
         self.changes = 0
-        """How often a promise was taken back (lowered, forgotten), or a checkpoint was written here. What was gathered
+        """Number of times that an offset was lowered or forgotten, or a checkpoint was written here. What was gathered
         before must not be written after."""
         self._told: dict[TopicPartition, int] = {}
         believed = read_checkpoints(disk, directory)
@@ -118,15 +118,16 @@ class OffsetCheckpoints:
         self.recovery_points = believed.offsets.get(RECOVERY_POINTS, {})
         self.log_starts = believed.offsets.get(LOG_STARTS, {})
         self.starts_claimed = believed.starts_claimed
-        """By one file alone (`LastLife.start_claimed`). Of a log that could not be opened this stays as it was."""
+        """Log starts by one file alone (`LastLife.start_claimed`). Of a log that could not be opened this stays as it
+        was."""
         self.starts_are_known = LOG_STARTS in believed.offsets
         """There is a checkpoint of log starts: what it does not name begins at 0."""
         self.in_doubt = believed.in_doubt
-        """What was durable here is not known: logs may lack their ends, and nothing proves it."""
+        """Whether it is not known what was durable here: logs may lack their ends, and nothing proves it."""
         self.cleaned = {tp: one.offset for tp, one in believed.cleaned.items()}
         self._cleaned_topics: dict[TopicPartition, TopicId] = {tp: one.topic_id for tp, one in believed.cleaned.items()}
         self._copied = {name: encode_offsets(offsets) for name, offsets in believed.offsets.items()}
-        """What the copy of the checkpoints is to say: what was handed to the disk last."""
+        """Content of the copy of the checkpoints: what was handed to the disk last."""
         if self.cleaned:
             self._copied[CLEANER_OFFSETS] = self._encode_cleaned()
 
@@ -135,8 +136,8 @@ class OffsetCheckpoints:
         return max(self.recovery_points.get(tp, 0), self.high_watermarks.get(tp, 0))
 
     def cleaned_to(self, plog: PartitionLog) -> Offset:
-        """How far a log was compacted, when it is opened. What is written of another topic of its name, or ends beyond
-        the log, is of other records: `write_forgotten` has to follow."""
+        """Offset up to which a log was compacted, when it is opened. What is written of another topic of its name, or
+        ends beyond the log, is of other records: `write_forgotten` has to follow."""
         tp = plog.topic_partition
         offset = self.cleaned.get(tp, 0)
         # rule B28/any-topic-of-the-name-was-compacted, rule B28/compacted-by-name, rule B28/compacted-beyond-the-end
@@ -155,8 +156,9 @@ class OffsetCheckpoints:
         self._told.update(high_watermarks)
 
     def note(self, tp: TopicPartition, plog: PartitionLog) -> None:
-        """How far a log is durable now. More may be committed than that (under flush.policy=replicate, and on a
-        follower that catches up): a high watermark that is too low costs nothing but a moment after an election."""
+        """Note the offset up to which a log is durable now. More may be committed than that (under
+        flush.policy=replicate, and on a follower that catches up): a high watermark that is too low costs nothing but a
+        moment after an election."""
         point = plog.recovery_point
         if point is not None:
             self.recovery_points[tp] = point
@@ -168,12 +170,12 @@ class OffsetCheckpoints:
             self.high_watermarks[tp] = min(self._told[tp], plog.durable_offset)
 
     def note_start(self, plog: PartitionLog) -> None:
-        """Where a log starts now."""
+        """Note the present log start."""
         self.log_starts[plog.topic_partition] = plog.log_start_offset
         self.starts_claimed.pop(plog.topic_partition, None)
 
     def gather(self, names: Iterable[str], kept: Container[TopicPartition]) -> dict[str, bytes]:
-        """Those of the checkpoints `names` that have changed, for the `CheckpointWriter`."""
+        """Contents of those of the checkpoints `names` that have changed, for the `CheckpointWriter`."""
         self._keep(kept)
         by_name = self._by_name()
         return self._changed({name: by_name[name] for name in names})
@@ -266,7 +268,7 @@ class OffsetCheckpoints:
         }
 
     def _changed(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> dict[str, bytes]:
-        """Those that do not say what is on the disk, encoded, and then the copy of all."""
+        """Checkpoints that do not say what is on the disk, encoded, and then the copy of all."""
         encoded = {
             name: self._encode_cleaned() if name == CLEANER_OFFSETS else encode_offsets(values)
             for name, values in checkpoints.items()
@@ -321,7 +323,7 @@ def decode_copy(path: str, data: bytes) -> dict[str, bytes]:
 
 
 class Believed(NamedTuple):
-    """What the files of one directory say together.
+    """Offsets that the files of one directory give together.
 
     Attributes:
         offsets: by checkpoint: the lower one where two files differ. A name that is missing is of a file that is, with

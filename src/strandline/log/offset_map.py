@@ -43,7 +43,7 @@ Checksum = Callable[[Buffer], int]
 """CRC-32C, which the standard library does not have."""
 
 Stays = Literal[True] | bytes | None
-"""Of one batch: True: it stays as it is; else the batch as it is from now on; None: nothing stays."""
+"""Verdict on one batch: True: it stays as it is; else the batch as it is from now on; None: nothing stays."""
 
 
 class OffsetMap(Protocol):
@@ -68,7 +68,7 @@ class OffsetMap(Protocol):
         """A record of `key`, later than all before. Raises MemoryError where it has no room."""
 
     def latest(self, key: bytes, /) -> int:
-        """Of the key's last record; -1 if there is none."""
+        """Offset of the key's last record; -1 if there is none."""
 
     def note(self, records: Buffer, position: int, count: int, base_offset: int, base_timestamp: int, /) -> int:
         """Put the keys of `count` records of one batch, the first of which begins at `position`; where they end.

@@ -27,7 +27,7 @@ _OPEN_FILES_MAX = 128
 
 
 class Change(NamedTuple):
-    """What became of one file, by its name before and after.
+    """Change of one file, by its name before and after.
 
     Attributes:
         before: None for a file that is new.
@@ -216,7 +216,7 @@ class OverlayDisk:
         self.unlink(path)
 
     def free_bytes(self, path: str) -> int:
-        """None is used: there is as much room as one wants."""
+        """Free space without bound: nothing is written to a disk."""
         return 1 << 62
 
     def total_bytes(self, path: str) -> int:
@@ -224,7 +224,7 @@ class OverlayDisk:
         return 1 << 62
 
     def modified_ms(self, path: str) -> int:
-        """When the file was last written to; 0 for one that was written here. Raises FileNotFoundError."""
+        """Time at which the file was last written to; 0 for one that was written here. Raises FileNotFoundError."""
         found = self._at(path)
         return found.modified_ms if isinstance(found, _Content) else 0
 
@@ -258,7 +258,7 @@ class OverlayDisk:
     # ------------------------------------------------------------------ what has changed
 
     def changes(self) -> list[Change]:
-        """What would not be as it is on the disk, by name."""
+        """Files that would not be as they are on the disk, by name."""
         before: dict[str, tuple[str, int]] = {}
         after: dict[str, tuple[str, _Content]] = {}
         self._walk(self._tree, "", before, after)
@@ -338,7 +338,7 @@ class OverlayFile:
 
     @property
     def path(self) -> str:
-        """Where it was opened."""
+        """Path under which the file was opened."""
         return self._path
 
     def pwrite(self, data: Buffer, position: int) -> None:
@@ -348,11 +348,11 @@ class OverlayFile:
             content.write(written, position)
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes at `position`."""
+        """Read up to `size` bytes at `position`."""
         return self._content.read(self._descriptors, size, position)
 
     def pread_nowait(self, size: int, position: int) -> bytes:
-        """As `pread`: nobody else waits for this thread."""
+        """Read as `pread`: nobody else waits for this thread."""
         return self.pread(size, position)
 
     def size(self) -> int:

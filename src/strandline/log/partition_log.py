@@ -66,7 +66,7 @@ class BatchPart(NamedTuple):
 
     data: bytes
     position: int
-    """Where they stand in the batch."""
+    """Position of the bytes in the batch."""
     batch_size: int
     first_offset: Offset
     """Base offset of the batch."""
@@ -85,7 +85,7 @@ class TimestampedOffset(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """What an append did."""
+    """Outcome of an append."""
 
     base_offset: Offset
     next_offset: Offset
@@ -147,7 +147,7 @@ class LogReader(LogState):
         return await self.cold(lambda pread: self._read_part(offset, position, max_bytes, crc, pread))
 
     async def cold(self, read: Callable[[Pread], T]) -> T:
-        """What `read` finds, without waiting for a cold disk on the loop. It is called anew after each wait, for
+        """Result of `read`, without waiting for a cold disk on the loop. It is called anew after each wait, for
         the log may change meanwhile. Raises what it raises, and KafkaError."""
         for _ in range(_COLD_ATTEMPTS):
             try:
@@ -216,7 +216,7 @@ class LogReader(LogState):
         return BatchPart(data, position, header.size, Offset(header.base_offset), Offset(header.next_offset), crc)
 
     def _read_batches(self, offset: int, max_bytes: int, limit: int, one_batch_bytes: int, pread: Pread) -> LogRead:
-        """What does not hold ends what is read, or is an error where it stands first."""
+        """Read whole batches. One that does not hold ends what is read, or is an error where it stands first."""
         segment, position, header, following = self._find(offset, pread)
         if segment.holes:
             limit = min(limit, segment.holes.offset_after(offset))
@@ -466,8 +466,8 @@ class PartitionLog(LogReader):
             position = following
 
     def _now_ms(self) -> int:
-        """For ages that this process alone knows, of producers and of the active segment: no clock that is set moves
-        them (rule B32)."""
+        """Monotonic time in milliseconds, for ages that this process alone knows, of producers and of the active
+        segment: no clock that is set moves them (rule B32)."""
         return int(self._clock.monotonic_ms())  # rule B32/producers-expire-by-the-wall-clock
 
     def _check_epoch(self, leader_epoch: int) -> None:
@@ -520,24 +520,19 @@ class PartitionLog(LogReader):
             if segment.must_roll(len(data), end_offset, now_ms, config):
                 self._roll(now_ms)
                 segment = self.segments[-1]
-            position = segment.append(data, config)
+            segment.append(data, headers, offset, config)
         except DiskError as error:
             raise self.disk_failed(error) from error
         self.unsynced.add(segment.file)
-        interval = config.index_interval_bytes
         latest: int = self.epochs.latest
         for header in headers:
-            size = header[1] + OVERHEAD
-            last_offset = offset + header[6]
-            segment.noted(position, size, last_offset, header[8], interval)
             epoch = header[2] if leader_epoch is None else leader_epoch
             if epoch > latest:
                 self.epochs.assign(epoch, offset)
                 latest = epoch
             if header[9] >= 0:  # rule C2/followers-forget-producers
                 self.producers.update(header, offset, now_ms)
-            offset = last_offset + 1
-            position += size
+            offset += header[6] + 1
         self.log_end_offset = Offset(offset)  # rule C1/index-before-the-end-moves
         self.size_bytes += len(data)
         self._snapshot_bytes += len(data)
@@ -617,8 +612,8 @@ class PartitionLog(LogReader):
     # ------------------------------------------------------------------ retention
 
     async def find_expired(self, now: Now, limit_offset: int, keep: retention.Keep) -> retention.Expired | None:
-        """What age and size take from the front, below `limit_offset` (the high watermark); None: nothing. It holds
-        when this returns; `delete_records_before` is the caller's.
+        """Segments that age and size take from the front, below `limit_offset` (the high watermark); None: nothing. It
+        holds when this returns; `delete_records_before` is the caller's.
 
         Raises KafkaError as `read`.
         """

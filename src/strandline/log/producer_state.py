@@ -1,4 +1,4 @@
-"""What each idempotent producer wrote last: the ground of exactly-once appends (KIP-98; rule C1).
+"""Producer state: what each idempotent producer wrote last, the ground of exactly-once appends (KIP-98; rule C1).
 
 Per producer id: its epoch and its last five batches. A batch that is already among the five is answered with its
 original offsets; one that does not follow on the last is refused.
@@ -36,8 +36,9 @@ SEQUENCE_MAX = 0x7FFFFFFF
 """The sequence after which 0 comes."""
 
 REFUSAL_KEPT_MS = 10_000
-"""So long a refused batch is waited for. Its producer sends it again within a second or so (`retry.backoff.max.ms` is
-1 s in the Java client and in librdkafka), and one that has given it up learns after this time that it is missing."""
+"""Longest wait for a refused batch, in milliseconds. Its producer sends it again within a second or so
+(`retry.backoff.max.ms` is 1 s in the Java client and in librdkafka), and one that has given it up learns after this
+time that it is missing."""
 
 REFUSALS_MAX = 1_000
 """Producers whose refused batches one table remembers, the latest: about 200 KB."""
@@ -195,7 +196,7 @@ class ProducerStates:
         return len(self._entries)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """What is known of this producer."""
+        """Entry of a producer; None where nothing is known of it."""
         return self._entries.get(producer_id)
 
     def entries(self) -> list[ProducerEntry]:

@@ -63,7 +63,7 @@ UNLINK_REST_S = 0.025
 sync 9 ms, these 2.6, nothing at all 1.2."""
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-"""Of what is made."""
+"""Permissions of files and directories that are made."""
 
 _WORD_MAX = 200
 _NOT_CACHED = (errno.EAGAIN,)
@@ -286,7 +286,8 @@ class RealDisk:
     def _sync_group(
         self, pairs: list[tuple[RealFile, int]], directories: Sequence[str], after: Event | None = None
     ) -> None:
-        """In the sync thread, or blocking. After a failure none of these files is written again, whichever failed."""
+        """Sync a group, in the sync thread or blocking. After a failure none of these files is written again, whichever
+        failed."""
         if after is not None:
             after.wait()
         try:
@@ -497,7 +498,7 @@ class Descriptors(Protocol):
         """Close the descriptor of a file that nobody uses any more."""
 
     def read_cached(self, file: RealFile, fd: int, size: int, position: int) -> bytes | None:
-        """What is in memory; None where reading would block."""
+        """Read bytes that are in memory; None where reading would block."""
 
 
 class RealFile:
@@ -524,7 +525,7 @@ class RealFile:
 
     @property
     def path(self) -> str:
-        """Where it was opened."""
+        """Path under which the file was opened."""
         return self._path
 
     def pwrite(self, data: Buffer, position: int) -> None:
@@ -544,7 +545,7 @@ class RealFile:
             disk.waits_for = ""
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes at `position`; may block."""
+        """Read up to `size` bytes at `position`; may block."""
         fd = self._readable()
         self._disk.calls += 1
         self._disk.waits_for = self._path
@@ -554,7 +555,7 @@ class RealFile:
             self._disk.waits_for = ""
 
     def pread_nowait(self, size: int, position: int) -> bytes | None:
-        """As `pread`, or None where it would block."""
+        """Read as `pread`; None where that would block."""
         return self._disk.read_cached(self, self._readable(), size, position)
 
     def size(self) -> int:
@@ -738,7 +739,7 @@ def _flock(fd: int, path: str, kind: int) -> None:
 
 
 def _write_holder(fd: int) -> None:
-    """For the message alone: a full disk does not keep a node from starting."""
+    """Write down who holds the lock, for messages alone: a full disk does not keep a node from starting."""
     text = f"pid={os.getpid()}\nhost={socket.gethostname()}\nsince={int(time.time())}\n"
     try:
         os.ftruncate(fd, 0)
@@ -748,7 +749,8 @@ def _write_holder(fd: int) -> None:
 
 
 def _holder(text: str) -> str:
-    """Who holds the lock, in words, from what its file says. Whoever only reads does not write its name there."""
+    """Holder of the lock, in words, from what its file says. A process that only reads does not write its name
+    there."""
     facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     pid, since = facts.get("pid", ""), facts.get("since", "")
     if not (pid.isdigit() and since.isdigit()):
@@ -762,7 +764,8 @@ def _holder(text: str) -> str:
 
 
 def _command(pid: int, since: int) -> str:
-    """What runs as `pid`, if it is old enough to hold a lock that was taken at `since`; empty where nobody knows."""
+    """Command that runs as `pid`, if it is old enough to hold a lock that was taken at `since`; empty where nobody
+    knows."""
     import psutil  # only after a failure
 
     try:

@@ -1,4 +1,4 @@
-"""How the production disk asks the kernel to make things durable, and the threads that wait for it.
+"""Syncs of the production disk: how it asks the kernel to make things durable, and the threads that wait for it.
 
 Files are synced one by one, or a whole file system at once. The functions run in a sync thread, or block the event loop
 where the port says so; they keep no state of the disk.
@@ -44,7 +44,8 @@ _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 Syncfs = Callable[[int], None]
 Ended = Callable[[int, int], DiskError | None]
-"""How many files were synced, and the errno of the one that was not; returns the error of the group."""
+"""Called with the number of files that were synced, and the errno of the one that was not; returns the error of the
+group."""
 
 
 class NoDescriptor(DiskError):
@@ -70,7 +71,7 @@ def as_disk_errors(doing: str, path: str) -> Iterator[None]:
 
 
 class OpenFile(Protocol):
-    """What is synced of a file."""
+    """File as a sync sees it."""
 
     @property
     def path(self) -> str: ...
@@ -81,7 +82,7 @@ class OpenFile(Protocol):
 
 
 class _Device(NamedTuple):
-    """What one group has to sync of one file system."""
+    """Files and directories of a group on one file system."""
 
     files: list[tuple[OpenFile, int]]
     directories: list[tuple[str, int]]
@@ -132,7 +133,8 @@ def _by_device(files: Sequence[tuple[OpenFile, int]], opened: Sequence[tuple[str
 
 
 def _open_directories(paths: Sequence[str]) -> list[tuple[str, int]]:
-    """Those that are still there: one that was deleted while its sync waited has nothing left to make durable."""
+    """Descriptors of the directories that are still there: one that was deleted while its sync waited has nothing left
+    to make durable."""
     opened: list[tuple[str, int]] = []
     try:
         for path in paths:
@@ -323,12 +325,12 @@ class CompiledSync:
 
     @classmethod
     def load(cls) -> CompiledSync | None:
-        """None where there was no compiler at the installation."""
+        """Make one; None where there was no compiler at the installation."""
         return cls() if FILES_MAX else None
 
     @property
     def idle(self) -> bool:
-        """It can be given a group: there is none, or its end could be seen to now."""
+        """Whether it can be given a group: there is none, or its end could be seen to now."""
         self.take_end()
         return self._group is None
 

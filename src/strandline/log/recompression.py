@@ -24,10 +24,10 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
 AT_ONCE_MS = 1.0
-"""What takes longer than this by `cost_ms` is packed in a thread, before it is appended."""
+"""Milliseconds of `cost_ms` above which a batch is packed in a thread, before it is appended."""
 
 _MIB_MS = {Codec.NONE: 0.5, Codec.GZIP: 30.0, Codec.SNAPPY: 2.0, Codec.LZ4: 5.0, Codec.ZSTD: 10.0}
-"""What packing a mebibyte takes at the usual levels, about, in milliseconds of a slow core."""
+"""Cost of packing a mebibyte at the usual levels, about, in milliseconds of a slow core."""
 
 _SLOW_MIB_MS = {Codec.LZ4: 60.0, Codec.ZSTD: 600.0}
 """The same at the levels that take many times as long: zstd's 19 packs 2 MB a second."""
@@ -53,7 +53,7 @@ def is_slow_to_pack(batch: memoryview, config: LogConfig) -> bool:
 
 
 def cost_ms(size: int, stored: StoredCodec) -> float:
-    """How long packing so many bytes may take, roughly."""
+    """Rough time that packing `size` bytes takes, in milliseconds."""
     codec, level = stored
     slow = (codec is Codec.LZ4 and level not in (None, LZ4_FAST)) or (
         codec is Codec.ZSTD and level is not None and level >= _ZSTD_SLOW_LEVEL

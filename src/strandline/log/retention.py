@@ -33,7 +33,7 @@ PROVEN_AT_ONCE = 8
 """Batches whose headers are read in one turn of the event loop. Each may wait for the disk."""
 
 CLOCK_FILE = ".retention-clock"
-"""In a log directory: the time that its last life went by, in milliseconds."""
+"""File in a log directory: the time that its last life went by, in milliseconds."""
 
 _TIME = re.compile(rb"\d{13}\n")
 
@@ -63,7 +63,7 @@ def note_time(disk: Disk, directory: str, now_ms: int) -> None:
 
 
 class Expired(NamedTuple):
-    """What is to go from the front of a log."""
+    """Segments that are to go from the front of a log."""
 
     offset: Offset
     """The new log start."""
@@ -77,7 +77,7 @@ class Cold(Protocol):
     """Reads without waiting for a cold disk on the event loop (`LogReader.cold`)."""
 
     def __call__(self, read: Callable[[Pread], T], /) -> Awaitable[T]:
-        """What `read` finds."""
+        """Result of `read`."""
 
 
 class Unproven(Exception):
@@ -89,7 +89,7 @@ class Unproven(Exception):
 
 
 class Keep(NamedTuple):
-    """What is kept of a log.
+    """Bounds of what is kept of a log.
 
     Attributes:
         age_ms: segments whose newest record is older go; -1: none.
@@ -105,7 +105,7 @@ class Keep(NamedTuple):
 
 
 def find_expired(log: LogState, now: Now, limit_offset: int, keep: Keep, pread: Pread) -> Expired | None:
-    """What retention takes now, below `limit_offset` (the high watermark); None: nothing.
+    """Segments that retention takes now, below `limit_offset` (the high watermark); None: nothing.
 
     Raises Unproven; ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
@@ -182,20 +182,20 @@ def newest_ms(log: LogState, segment: Segment, now: Now, pread: Pread) -> int:
 
 
 class Cleanable(NamedTuple):
-    """What a pass over a log would find."""
+    """Bytes that a pass of compaction over a log would find."""
 
     first_dirty: int
-    """Up to here it has been compacted."""
+    """Offset up to which it has been compacted."""
     end: int
     """A pass goes no further: the base of a segment that must stay as it is."""
     clean_bytes: int
     dirty_bytes: int
     overdue_ms: int
-    """How much longer than `max.compaction.lag.ms` a record waits; 0: none does."""
+    """Milliseconds that a record waits beyond `max.compaction.lag.ms`; 0: none does."""
 
     @property
     def ratio(self) -> float:
-        """How much of it was not compacted yet, from 0 to 1."""
+        """Share of the bytes that was not compacted yet, from 0 to 1."""
         return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
 
     def is_due(self, min_ratio: float) -> bool:
@@ -204,8 +204,8 @@ class Cleanable(NamedTuple):
 
 
 def find_cleanable(log: LogState, now: Now, limit_offset: int, pread: Pread) -> Cleanable:
-    """What may be compacted below `limit_offset`, the high watermark: closed segments whose records are durable here
-    (schedule 73), and old enough for `min.compaction.lag.ms`.
+    """Bytes that may be compacted below `limit_offset`, the high watermark: closed segments whose records are durable
+    here (schedule 73), and old enough for `min.compaction.lag.ms`.
 
     Raises ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """

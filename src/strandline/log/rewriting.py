@@ -25,7 +25,7 @@ from strandline.log.disk import LOCK_FILE, Disk, DiskError, DiskFull, File
 from strandline.proto.marks import mark
 
 AWAY = ".anew"
-"""What a name ends with while it is away."""
+"""Suffix of a name while it is away."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -43,11 +43,11 @@ class Rewriting:
         self._unsynced: list[File] = []
 
     def content(self, file: File) -> ContentAgain:
-        """For what was read of `file`, in the order of positions."""
+        """Begin with `file`, of which is read in the order of positions."""
         return ContentAgain(self, file)
 
     def written(self, file: File, size: int) -> None:
-        """So many bytes of it were."""
+        """Take note that `size` more bytes of it were read."""
         self.content_bytes += size
         self._unsynced.append(file)
 

@@ -38,7 +38,7 @@ class Rot:
         self.suspects: dict[Segment, None] = {}
         """Segments to be scrubbed."""
         self.unsynced: dict[Segment, None] = {}
-        """What was mended in them is not known to be durable."""
+        """Segments in which holes were mended that are not known to be durable."""
 
     def __bool__(self) -> bool:
         """The log cannot vouch for all that it should hold."""
@@ -65,7 +65,7 @@ class Rot:
         self._rotten.pop(segment, None)
 
     def holes(self) -> Iterator[tuple[Segment, Hole]]:
-        """In the part of the log that there is now, oldest first."""
+        """Holes in the part of the log that there is now, oldest first."""
         log = self._log
         for segment in sorted(self._rotten, key=lambda segment: segment.base_offset):
             if segment not in log.segments:
@@ -138,7 +138,7 @@ class SegmentScrub:
         return min(later) if later else int(self._log.log_end_offset)
 
     async def holes(self) -> list[Hole]:
-        """What is not what was written. Raises DiskError; Gone where the segment is not what it was."""
+        """Find the holes of the segment. Raises DiskError; Gone where the segment is not what it was."""
         holes: list[Hole] = []
         position, offset = 0, self._segment.base_offset
         while position < self._end:
@@ -168,9 +168,9 @@ class SegmentScrub:
         return size if size <= BATCH_BYTES_MAX else 0
 
     async def _hole(self, position: int, offset: int, data: bytes) -> Hole:
-        """How far the damage goes: to the batch behind the one that is damaged, if its header tells where that is; else
-        to the next one that the index names; else to the end. Nothing else that looks like a batch is believed: the
-        value of a record may hold batches."""
+        """Find how far the damage goes: to the batch behind the one that is damaged, if its header tells where that is;
+        else to the next one that the index names; else to the end. Nothing else that looks like a batch is believed:
+        the value of a record may hold batches."""
         size = self._announced(data)
         if size and position + size < self._end:
             following = parse_header(data).next_offset

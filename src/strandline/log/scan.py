@@ -24,7 +24,7 @@ class ScannedBatch(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Where a log stops making sense; everything before holds."""
+    """Place at which a log stops making sense; everything before holds."""
 
     position: int
     offset: int

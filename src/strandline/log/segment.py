@@ -15,12 +15,12 @@ import sys
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import lt
 from typing import NamedTuple
 
-from strandline.log.batch import HEADER_SIZE, BatchHeader, sized_header
+from strandline.log.batch import HEADER_SIZE, OVERHEAD, BatchHeader, sized_header
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.proto.error_codes import ErrorCode
@@ -58,7 +58,7 @@ Pread = Callable[[File, int, int], bytes]
 
 
 class ColdRead(Exception):
-    """What was asked for is not in memory: read it off the loop, then ask again.
+    """Bytes that were asked for are not in memory: read them off the loop, then ask again.
 
     `lent`: the file was opened for this read alone; whoever reads it closes it.
     """
@@ -134,7 +134,7 @@ class Segment:
         self._suffix = suffix
         self.base_offset = base_offset
         self.created_ms = created_ms
-        """When it was made, or loaded by this process: its age for `segment.ms`."""
+        """Monotonic time, in milliseconds, at which this process made or loaded it: its age for `segment.ms`."""
         self._seen = (-1, 0.0)
         """(size, since when this process knows it to have that size): see `unchanged_since`."""
         self.file = disk.open(self.path(LOG_SUFFIX), create=create)
@@ -148,12 +148,12 @@ class Segment:
         self._time_index: TimeIndex | None = TimeIndex() if create else None
         self._bytes_since_entry = 0
         self.holes = Holes()
-        """What is known to have rotted, in order: readers pass it over."""
+        """Ranges that are known to have rotted, in order: readers pass them over."""
         self.max_timestamp = -1
         """Largest timestamp of the batches appended or scanned by this process; `newest` knows older ones as well."""
         self.max_timestamp_offset = base_offset
         self.proven_to = self.size if create else 0
-        """Up to this position `max_timestamp` is known from the batches themselves (`prove_newest`)."""
+        """Position up to which `max_timestamp` is known from the batches themselves (`prove_newest`)."""
 
     def path(self, suffix: str) -> str:
         """One of its files."""
@@ -180,12 +180,14 @@ class Segment:
         )
 
     def _jitter_ms(self, config: LogConfig) -> int:
-        """By how much it is closed sooner: drawn by its name, so that each replica and each start draw the same."""
+        """Milliseconds by which it is closed sooner: drawn by its name, so that each replica and each start draw the
+        same."""
         jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
         return zlib.crc32(self._path.encode()) % jitter_ms if jitter_ms else 0
 
-    def append(self, data: memoryview, config: LogConfig) -> int:
-        """Write whole batches at the end; returns their position. `noted` must be told of each.
+    def append(self, data: memoryview, headers: Sequence[BatchHeader], offset: int, config: LogConfig) -> None:
+        """Write whole batches at the end, and index them. `headers` are those of `data`; the first batch begins at
+        `offset`, and each at the end of the one before.
 
         Raises DiskFull with everything as it was; DiskError when it is not known what the file holds.
         """
@@ -202,7 +204,13 @@ class Segment:
             raise
         self.allocated = max(self.allocated, end)
         self.size = end
-        return position
+        interval = config.index_interval_bytes
+        for header in headers:
+            size = header[1] + OVERHEAD
+            last_offset = offset + header[6]
+            self.noted(position, size, last_offset, header[8], interval)
+            position += size
+            offset = last_offset + 1
 
     def _allocate(self, end: int, config: LogConfig) -> None:
         """Reserve the next step, so that syncs need not write a new size each time. Wanting space is no reason to fail:
@@ -236,7 +244,7 @@ class Segment:
 
     @property
     def indexes_wait(self) -> bool:
-        """So many index entries are in memory alone that they shall be written: see `write_indexes`."""
+        """Whether so many index entries are in memory alone that they are to be written: see `write_indexes`."""
         index = self._index
         return index is not None and len(index) - index.written >= INDEX_FLUSH_ENTRIES
 
@@ -384,7 +392,8 @@ class Segment:
         self.max_timestamp_offset = self.base_offset
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
-        """From the batches' headers, blocking, and write them out. Their CRCs are not looked at."""
+        """Build the indexes anew from the batches' headers, blocking, and write them out. The batches' CRCs are not
+        looked at."""
         before = self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset
         self.reset_indexes()
         try:
@@ -467,8 +476,8 @@ class Segment:
         return None
 
     def end_within(self, start: int, end_max: int, limit_offset: int, pread: Pread) -> tuple[int, int]:
-        """Where whole batches end that begin at `start`, end by `end_max` and lie below `limit_offset`: (position, next
-        offset); (start, -1) if the first does not fit.
+        """Find the end of the whole batches that begin at `start`, end by `end_max` and lie below `limit_offset`:
+        (position, next offset); (start, -1) if the first does not fit.
         """
         index, _ = self.load_indexes(pread)
         position = max(start, index.position_at_most(end_max, limit_offset - self.base_offset))
@@ -606,7 +615,7 @@ class OffsetIndex:
         self.written = min(self.written, keep)
 
     def tail_bytes(self) -> tuple[int, bytes]:
-        """Where the file ends and what must be written there."""
+        """Position at which the file ends, and the bytes that must be written there."""
         start = self.written
         parts = [_ENTRY.pack(self.offsets[i], self.positions[i]) for i in range(start, len(self.offsets))]
         return start * ENTRY_BYTES, b"".join(parts)
@@ -664,7 +673,7 @@ class TimeIndex:
         self.written = min(self.written, keep)
 
     def tail_bytes(self) -> tuple[int, bytes]:
-        """Where the file ends and what must be written there."""
+        """Position at which the file ends, and the bytes that must be written there."""
         start = self.written
         parts = [_TIME_ENTRY.pack(self.timestamps[i], self.offsets[i]) for i in range(start, len(self.offsets))]
         return start * TIME_ENTRY_BYTES, b"".join(parts)
@@ -682,7 +691,7 @@ class Hole(NamedTuple):
 
 
 class Holes(tuple[Hole, ...]):
-    """Those of one segment, in order."""
+    """Holes of one segment, in order."""
 
     __slots__ = ()
 

@@ -161,7 +161,7 @@ class Strays:
 
 
 def _parse(name: str) -> Stray | None:
-    """None for one that is kept, or that somebody else renamed so: nobody knows since when, and it is left alone."""
+    """The stray of that name; None for one that is kept, or that somebody else renamed so, nobody knows when."""
     unique = name[: -len(STRAY)].rpartition(".")[2]
     try:
         return Stray(name, int(unique, 16)) if len(unique) == 32 else None

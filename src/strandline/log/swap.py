@@ -110,7 +110,7 @@ class Swap:
             raise LogChanged(f"{self._log.topic_partition} lost segments while they were compacted")
 
     def _replace(self) -> list[str]:
-        """In memory and on the disk; without a turn of the loop in between."""
+        """Replace the segments in memory and on the disk, without a turn of the loop in between."""
         mark("log-compacted")
         log, old = self._log, self._old
         aside = [path for segment in old for path in segment.set_aside()]

@@ -46,7 +46,7 @@ class Syncer:
         self._marked: list[PartitionLog] = []
         self._group: list[PartitionLog] = []
         self._failed: dict[PartitionLog, OSError] = {}
-        """Of the group."""
+        """Logs of the group whose sync failed, with the error."""
         self._syncing: asyncio.Future[None] | None = None
         """The disk has not answered yet."""
         self._busy = False

@@ -45,7 +45,7 @@ class TieredSegment:
     """One segment in the object store.
 
     Attributes:
-        segment_id: drawn anew for each attempt to copy it; the object's key has it (`strandline.log.tier.store`).
+        segment_id: drawn anew for each attempt to copy it; the object's key has it (`strandline.log.tier.names`).
         base_offset: of its first batch that counts. The object may begin before it: it is a whole segment of a leader
             whose segments begin elsewhere than those of the one before.
         end_offset: one past its last record.

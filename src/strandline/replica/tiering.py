@@ -19,12 +19,13 @@ from uuid import UUID
 
 import structlog
 
+from strandline.log.object_store import ObjectStore
 from strandline.log.partition_log import LogRead, PartitionLog, TimestampedOffset
 from strandline.log.segment import Segment
 from strandline.log.swap import LogChanged
 from strandline.log.tier.copying import copy_segment
+from strandline.log.tier.names import log_key, partition_prefix, sidecar_key
 from strandline.log.tier.reading import TierReader
-from strandline.log.tier.store import ObjectStore, log_key, partition_prefix, sidecar_key
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StoreError
 from strandline.proto.ids import Offset, TopicPartition

@@ -89,7 +89,7 @@ class Failures:
         return attempts, True
 
     def settled(self, record: ConsumerRecord) -> None:
-        """The record is handled."""
+        """Note that the record is handled."""
         self._failing.pop(TopicPartition(record.topic, record.partition), None)
 
     def due(self, assigned: list[TopicPartition]) -> list[TopicPartition]:
@@ -151,7 +151,7 @@ class _Run:
         return now - self._idle_since_ms >= self._idle_s * 1000
 
     def came(self) -> None:
-        """A record came."""
+        """Note that a record came."""
         self._idle_since_ms = None
 
     def failed(self, record: ConsumerRecord) -> int | None:
@@ -165,7 +165,7 @@ class _Run:
         return None
 
     def handled(self, record: ConsumerRecord) -> None:
-        """The handler took it."""
+        """Note that the handler took it."""
         if self._failures.waiting:
             self._failures.settled(record)
         self.report.handled += 1
@@ -181,7 +181,7 @@ class _Run:
         self._consumer.take_back(self._settled)
 
     def end(self) -> None:
-        """No partition rests any more."""
+        """End the rest of every partition."""
         resting = self._failures.resting(self._consumer.assignment())
         if resting:
             self._consumer.resume(*resting)

@@ -313,7 +313,7 @@ class KafkaNode:
 
     def sasl_door(self, settings: SaslSettings, plain: Mapping[str, str]) -> ListenerSasl:
         rng = random.Random(4)
-        users = ScramUsers(lambda: self.controller.image.scram, CLUSTER_ID)
+        users = ScramUsers(lambda: self.controller.image, CLUSTER_ID)
         return ListenerSasl(LISTENER, Mechanisms(settings, users, PlainUsers(plain, rng), rng), SystemClock())
 
     async def stop(self) -> None:

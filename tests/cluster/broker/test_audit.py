@@ -118,7 +118,7 @@ def test_a_byte_too_many_hides_no_change(tmp_path: Path) -> None:
         client.writer.write(frame(Api.ALTER_USER_SCRAM_CREDENTIALS, 0, 1, body + b"\0", flexible=True))
         await client.receive_frame()
         assert lines == [("AlterUserScramCredentials", "SCRAM credentials of eve", "NONE")]
-        assert node.controller.image.scram.credentials
+        assert node.controller.image.scram_credentials
 
     run(tmp_path, main)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +27,7 @@ from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.machine import COMMITTED, Effects, Write, WriteOutcome
 from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
-from strandline.controller.metadata.records import PartitionRecord
+from strandline.controller.metadata.records import PartitionRecord, TopicRecord
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -87,8 +88,9 @@ class Driver:
     def image(self) -> MetadataImage:
         """The topics that there are."""
         topics = {
-            name: TopicInfo(name, topic_id_of(name, self.made[name]), dict.fromkeys(range(count), _PARTITION))
+            name: TopicInfo(TopicRecord(name, of), dict.fromkeys(range(count), replace(_PARTITION, topic_id=of)))
             for name, count in self.topics.items()
+            for of in [topic_id_of(name, self.made[name])]
         }
         return MetadataImage("cluster", topics=topics, topic_by_id={one.topic_id: one for one in topics.values()})
 

@@ -31,8 +31,8 @@ def test_defaults_need_only_a_node_id() -> None:
     assert config.internal == Endpoint("127.0.0.1", 19092)
     assert config.http == Endpoint("127.0.0.1", 8092)
     assert [listener.name for listener in config.client_listeners] == ["PLAINTEXT"]
-    assert config.broker_session_timeout_ms == 9000
-    assert config.broker_silence_timeout_ms == 2500
+    times = config.controller.machine.times
+    assert (times.session_timeout_ms, times.silence_timeout_ms) == (9000, 2500)
     assert config.quorum.fetch_timeout_ms == 1500
 
 

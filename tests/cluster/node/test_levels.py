@@ -104,7 +104,7 @@ def test_a_new_cluster_begins_at_the_newest_level_or_at_the_one_it_is_formatted_
 ) -> None:
     async def body(node: Node) -> None:
         await ready_at(node, level)
-        assert node.publisher.image.features == recorded
+        assert node.publisher.image.levels == {METADATA_FEATURE: level, **recorded}
 
     run(tmp_path / "data", OWN_LEVELS, body, features)
 

@@ -348,7 +348,7 @@ def test_the_password_is_in_nothing_that_was_written(tmp_path: Path) -> None:
             with pytest.raises(AuthenticationFailed) as refused:
                 await knock(at(node, "CLEAR"), **wrong)
             said.append(repr(refused.value) + str(vars(refused.value)))
-        said.append(repr(node.publisher.image.scram))
+        said.append(repr(node.publisher.image.maps))
 
     lines = tmp_path / "audit.log"
     with capture_logs() as logs:

@@ -12,7 +12,8 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import MetadataVersionRecord, PartitionRecord, TopicRecord
 from strandline.controller.metadata.tiers import TieredSegmentRecord
-from strandline.log.tier.store import StoredObject, log_key, partition_prefix, sidecar_key
+from strandline.log.object_store import StoredObject
+from strandline.log.tier.names import log_key, partition_prefix, sidecar_key
 from strandline.proto.errors import StoreError
 from strandline.proto.ids import TopicId
 from strandline.proto.tier import EpochStart, TieredSegment

@@ -68,13 +68,13 @@ def test_a_level_is_raised_and_lowered_again(machine_cluster: Any) -> None:
     cluster = machine_cluster(2)
     before = cluster.image
     update(cluster, (METADATA_FEATURE, 2, UP))
-    assert cluster.image.levels == {**before.levels, METADATA_FEATURE: 2}
-    assert cluster.image.features == {"eligible.leader.replicas.version": 1, "group.version": 1}
+    assert cluster.image.finalized == {**before.finalized, METADATA_FEATURE: 2}
+    assert cluster.image.levels == {METADATA_FEATURE: 2, "eligible.leader.replicas.version": 1, "group.version": 1}
     assert cluster.log[-3] == MetadataVersionRecord(2, "0.1.0")
     update(cluster, (METADATA_FEATURE, 1, SAFE))
     assert cluster.log[-1] == MetadataVersionRecord(1)
-    assert cluster.image.levels == before.levels
-    assert cluster.image.features == {}
+    assert cluster.image.finalized == before.finalized
+    assert cluster.image.levels == {METADATA_FEATURE: 1}
 
 
 def test_a_level_that_is_there_already_writes_nothing(machine_cluster: Any) -> None:
@@ -146,10 +146,10 @@ def test_a_feature_needs_the_level_that_has_a_record_of_it(transactions: Any) ->
     cluster = transactions
     assert "metadata.version 1 has no record" in refused(cluster, (TRANSACTIONS, 1, UP)).message
     update(cluster, (TRANSACTIONS, 1, UP), (METADATA_FEATURE, 2, UP))
-    assert cluster.image.levels[TRANSACTIONS] == 1
+    assert cluster.image.finalized[TRANSACTIONS] == 1
     assert FeatureLevelRecord(TRANSACTIONS, 1, "9.9.9") in cluster.log
     update(cluster, (TRANSACTIONS, 0, SAFE))
-    assert cluster.image.levels[TRANSACTIONS] == 0
+    assert cluster.image.finalized[TRANSACTIONS] == 0
 
 
 def test_a_safe_downgrade_loses_nothing_and_an_unsafe_one_says_what(transactions: Any) -> None:
@@ -158,7 +158,7 @@ def test_a_safe_downgrade_loses_nothing_and_an_unsafe_one_says_what(transactions
     update(cluster, (METADATA_FEATURE, 2, UP), (TRANSACTIONS, 1, UP))
     assert "transaction.version 1" in refused(cluster, (METADATA_FEATURE, 1, SAFE)).message
     update(cluster, (METADATA_FEATURE, 1, UNSAFE))
-    assert cluster.image.levels[TRANSACTIONS] == 0
+    assert cluster.image.finalized[TRANSACTIONS] == 0
 
 
 @pytest.mark.parametrize("kind", [SAFE, UNSAFE], ids=lambda kind: kind.name)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from strandline.controller import api
 from strandline.controller.machine import elections
-from strandline.controller.metadata.delta import check_partition
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.replay import check_partition
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_NODE
 

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
-from strandline.controller.metadata.delta import check_partition, merge
 from strandline.controller.metadata.records import PartitionRecord
+from strandline.controller.metadata.replay import check_partition, merge
 from strandline.proto.ids import NO_NODE, LeaderEpoch, Offset
 
 TOPIC = UUID(int=1)

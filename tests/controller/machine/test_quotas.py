@@ -14,8 +14,7 @@ from strandline.controller.machine import quotas
 from strandline.controller.machine.quotas import alter_client_quotas
 from strandline.controller.machine.state import MachineSettings, MachineState
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.differences import diff
+from strandline.controller.metadata.delta import MetadataDelta, diff
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.quotas import ClientQuotaRecord
 from strandline.controller.metadata.records import MetadataVersionRecord
@@ -213,7 +212,7 @@ def test_a_snapshot_keeps_every_quota(steps: list[tuple[QuotaEntity, float | Non
     loaded = load_image("c", records, image.offset + 1, 1)
     assert loaded.quotas == image.quotas
     assert image_records(loaded) == image_records(image)
-    assert diff(before, image).quotas.changed.keys() == model.keys()
+    assert diff(before, image)[MetadataImage.quotas].changed.keys() == model.keys()
     assert diff(before, image).empty == (not model)
 
 

@@ -9,11 +9,11 @@ import pytest
 from strandline.controller.machine.scram import alter_scram_credentials
 from strandline.controller.machine.state import MachineSettings, MachineState
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.differences import diff
+from strandline.controller.metadata.delta import MetadataDelta, diff
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.metadata.scram import (
+    SALTS,
     RemoveUserScramCredentialRecord,
     ScramKey,
     ScramSecretRecord,
@@ -54,24 +54,24 @@ def alter(state: MachineState, *changes: ScramUpsertion | ScramDeletion) -> list
 
 
 def users(state: MachineState) -> set[tuple[str, int]]:
-    return {(key.name, int(key.mechanism)) for key in state.image.scram.credentials}
+    return {(key.name, int(key.mechanism)) for key in state.image.scram_credentials}
 
 
 def test_credentials_are_set_changed_and_removed() -> None:
     state = machine()
-    assert state.image.scram.secret == b""
+    assert not state.image.scram_secret
     assert alter(state, upsertion(), upsertion(mechanism=2), upsertion("bob")) == [
         ScramOutcome("alice", ErrorCode.NONE),
         ScramOutcome("bob", ErrorCode.NONE),
     ]
-    secret = state.image.scram.secret
-    assert len(secret) == 32
+    secret = state.image.scram_secret
+    assert len(secret[SALTS].secret) == 32
     assert users(state) == {("alice", 1), ("alice", 2), ("bob", 1)}
     alter(state, upsertion(iterations=16384, salt=b"other"), ScramDeletion("bob", 1))
     assert users(state) == {("alice", 1), ("alice", 2)}
-    changed = state.image.scram.credentials[ScramKey("alice", SHA_256)]
+    changed = state.image.scram_credentials[ScramKey("alice", SHA_256)]
     assert (changed.iterations, changed.salt, changed.server_key) == (16384, b"other", b"k" * 32)
-    assert state.image.scram.secret == secret
+    assert state.image.scram_secret == secret
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_a_snapshot_keeps_them() -> None:
     alter(state, ScramDeletion("bob", 1))
     records = [decode_record(encode_record(record)) for record in image_records(state.image)]
     loaded = load_image("c", records, state.image.offset + 1, 1)
-    assert loaded.scram == state.image.scram
-    assert loaded.scram.secret == state.image.scram.secret
-    changed = diff(machine().image, loaded).scram.changed
+    assert loaded.scram_credentials == state.image.scram_credentials
+    assert loaded.scram_secret == state.image.scram_secret != {}
+    changed = diff(machine().image, loaded)[MetadataImage.scram_credentials].changed
     assert set(changed) == {ScramKey("alice", SHA_256), ScramKey("alice", SHA_512)}
 
 

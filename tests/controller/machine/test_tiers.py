@@ -11,6 +11,7 @@ import pytest
 from strandline.controller import api
 from strandline.controller.broker_api import AlterTiersRequest
 from strandline.controller.machine import tiers, topics
+from strandline.controller.metadata.tiers import DeletedTierRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.tier import AS_IT_IS, EpochStart, Tier, TierChange, TieredSegment, TierOutcome
@@ -194,7 +195,7 @@ def test_reaped_topics_are_forgotten(cluster: Any) -> None:
     cluster.run(
         topics.delete_topics(cluster.state, api.DeleteTopicsRequest((api.TopicRef("t"), api.TopicRef("plain"))))
     )
-    assert cluster.image.deleted_tiers == {gone: "t"}
+    assert cluster.image.deleted_tiers == {gone: DeletedTierRecord(gone, "t")}
     length = len(cluster.log)
     send(cluster, reaped=(gone, plain, gone))
     assert cluster.image.deleted_tiers == {}

@@ -7,8 +7,7 @@ from uuid import UUID
 import pytest
 
 from strandline.controller.metadata import features
-from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.differences import diff
+from strandline.controller.metadata.delta import MetadataDelta, diff
 from strandline.controller.metadata.features import (
     BEFORE_LEVELS,
     FEATURES,
@@ -17,12 +16,13 @@ from strandline.controller.metadata.features import (
     NEWEST_LEVEL,
     FeatureLevelRecord,
     Range,
+    first_levels,
     supported_by,
 )
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.levels import FIELD_LEVELS, level_of
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord, TopicRecord
-from strandline.controller.metadata.snapshot import first_levels, image_records, load_image
+from strandline.controller.metadata.snapshot import image_records, load_image
 from strandline.controller.metadata.table import TABLE, decode_records, encode_records
 from strandline.proto.errors import FatalError
 
@@ -55,19 +55,22 @@ def test_levels_of_the_table_are_a_row_each_in_order() -> None:
 
 def test_levels_of_records_and_fields_are_in_the_table_and_in_the_records() -> None:
     """A name that is mistyped would gate nothing."""
-    kinds = {row.kind for row in TABLE}
+    kinds = {row.kind for row in TABLE.values()}
     for kind, fields in FIELD_LEVELS.items():
         assert kind in kinds
         assert set(fields) <= set(kind.__dataclass_fields__)
     numbers = {level.number for level in FEATURES[METADATA_FEATURE].levels}
-    assert {*(row.level for row in TABLE), *(n for fields in FIELD_LEVELS.values() for n in fields.values())} <= numbers
+    assert {
+        *(row.level for row in TABLE.values()),
+        *(n for fields in FIELD_LEVELS.values() for n in fields.values()),
+    } <= numbers
 
 
 def test_metadata_of_today_count_as_their_level() -> None:
     """A log without a record of a feature has the level that the feature has by itself."""
     image = image_of(MetadataVersionRecord(1))
-    assert image.levels == {**{name: one.implied for name, one in FEATURES.items()}, METADATA_FEATURE: 1}
-    assert MetadataImage("c").levels == {}
+    assert image.finalized == {**{name: one.implied for name, one in FEATURES.items()}, METADATA_FEATURE: 1}
+    assert MetadataImage("c").finalized == {}
 
 
 def test_a_record_of_a_level_that_is_not_finalized_is_refused() -> None:
@@ -76,7 +79,7 @@ def test_a_record_of_a_level_that_is_not_finalized_is_refused() -> None:
     assert level_of(record) == LEVEL_OF_FEATURES
     with pytest.raises(FatalError, match=r"needs metadata.version 2, and the cluster is at 1.*upgrade finalize"):
         image_of(MetadataVersionRecord(1), record)
-    assert image_of(MetadataVersionRecord(2), record).features == {"group.version": 1}
+    assert image_of(MetadataVersionRecord(2), record).levels == {METADATA_FEATURE: 2, "group.version": 1}
 
 
 def test_a_field_of_a_level_that_is_not_finalized_is_refused() -> None:
@@ -101,6 +104,12 @@ def test_a_level_of_a_newer_build_names_the_build(records: list[MetadataRecord])
         image_of(*records)
 
 
+def test_a_level_of_the_metadata_themselves_has_its_own_record() -> None:
+    """Two records that say one thing could say two."""
+    with pytest.raises(FatalError, match=r"sets metadata\.version 2: the metadata is damaged"):
+        image_of(MetadataVersionRecord(2), FeatureLevelRecord(METADATA_FEATURE, 2))
+
+
 def test_an_older_build_halts_at_the_first_record_of_a_newer_level() -> None:
     """A roll that went on after it was finalized: the old build says so, and touches nothing."""
     with pytest.raises(FatalError, match=r"metadata\.version 2; this program knows 1\. Install Strandline 0\.1\.0"):
@@ -115,7 +124,7 @@ def test_levels_survive_a_snapshot(transactions: features.Supported) -> None:
         data = encode_records(image_records(image))
         again = load_image("c", decode_records(data), image.offset + 1, 1, transactions)
         assert again == image
-        assert diff(MetadataImage("c"), again).features == image.features
+        assert diff(MetadataImage("c"), again)[MetadataImage.levels].changed.keys() == image.levels.keys()
     assert encode_records(image_records(image_of(MetadataVersionRecord(1)))) == [b"\x01\x01\x08\x01"]
 
 
@@ -123,10 +132,10 @@ def test_leaving_the_level_of_features_drops_their_records(transactions: feature
     """Whoever replays it has what an older build would have."""
     levels = FeatureLevelRecord("transaction.version", 2)
     image = image_of(*first_levels(2), levels, MetadataVersionRecord(1), supported=transactions)
-    assert image.features == {}
-    assert image.levels["transaction.version"] == 0
+    assert image.levels == {METADATA_FEATURE: 1}
+    assert image.finalized["transaction.version"] == 0
     image = image_of(*first_levels(2), levels, FeatureLevelRecord("transaction.version", 0), supported=transactions)
-    assert "transaction.version" not in image.features
+    assert "transaction.version" not in image.levels
 
 
 def test_builds_that_say_nothing_are_from_before_there_were_levels() -> None:

@@ -9,8 +9,7 @@ from uuid import UUID
 import pytest
 
 from strandline.controller import api
-from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.differences import diff
+from strandline.controller.metadata.delta import MetadataDelta, diff
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage, topic_resource
 from strandline.controller.metadata.records import (
     BrokerChangeRecord,
@@ -25,7 +24,7 @@ from strandline.controller.metadata.records import (
     TopicRecord,
 )
 from strandline.controller.metadata.snapshot import image_records, load_image
-from strandline.controller.metadata.table import decode_records, encode_records
+from strandline.controller.metadata.table import TABLE, decode_records, encode_records
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import NO_NODE, Endpoint
 
@@ -97,8 +96,9 @@ def test_diff_tells_what_a_replay_would_have_told(machine_cluster: Any, seed: in
     replayed = MetadataDelta(before)
     replayed.apply_all(cluster.log[length:])
     found = diff(before, cluster.image)
-    for name in ("partitions", "created_topics", "deleted_topics", "brokers", "configs"):
-        assert getattr(found, name) == getattr(replayed, name), name
+    for row in TABLE.values():
+        assert found[row.of].changed == replayed[row.of].changed, row
+        assert found[row.of].removed == replayed[row.of].removed, row
     assert not replayed.empty
     assert diff(before, before).empty
 
@@ -130,7 +130,7 @@ def test_topic_deleted_and_created_in_one_batch() -> None:
     assert delta.partitions == {other: {0: None}}
     assert image.topics["t"].topic_id == other
     assert image.config(topic_resource("t")) == {}
-    assert delta.configs == {topic_resource("t"): {"retention.ms": None}}
+    assert delta[MetadataImage.configs].removed == {topic_resource("t"): {"retention.ms": "5"}}
 
 
 def test_topic_created_and_deleted_in_one_batch_leaves_nothing() -> None:

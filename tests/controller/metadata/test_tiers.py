@@ -8,8 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.differences import diff
+from strandline.controller.metadata.delta import MetadataDelta, diff
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
     ConfigRecord,
@@ -28,7 +27,6 @@ from strandline.controller.metadata.tiers import (
     TierStartRecord,
 )
 from strandline.proto.errors import FatalError
-from strandline.proto.ids import TopicIdPartition
 from strandline.proto.tier import NO_TIER, EpochStart, Tier, TieredSegment
 
 TOPIC, OTHER = UUID(int=9), UUID(int=10)
@@ -72,7 +70,7 @@ def test_segments_stand_in_the_order_of_their_offsets() -> None:
     delta, image = after(added(0, 10), added(10, 30), base=before)
     assert image.tier(TOPIC, 0) == Tier(0, (segment(0, 10), segment(10, 30)))
     assert image.tier(TOPIC, 1) is NO_TIER
-    assert delta.tiers.changed == {(TOPIC, 0): None}
+    assert list(delta[MetadataImage.tiers].changed) == [(TOPIC, 0)]
     assert not delta.empty
     assert before.tiers == {}
     again = after(added(30, 31), base=image)[1]
@@ -145,13 +143,13 @@ def test_deleted_topic_is_remembered_until_its_objects_are_gone() -> None:
     before = image_of(TIERED, added(0, 10), added(0, 5, partition=1))
     delta, image = after(RemoveTopicRecord(TOPIC), base=before)
     assert image.tiers == {}
-    assert image.deleted_tiers == {TOPIC: "t"}
-    assert delta.tiers.changed == {}
-    assert delta.tiers.changed_deleted == {TOPIC: None}
+    assert image.deleted_tiers == {TOPIC: DeletedTierRecord(TOPIC, "t")}
+    assert delta[MetadataImage.tiers].changed == {}
+    assert list(delta[MetadataImage.deleted_tiers].changed) == [TOPIC]
     later, gone = after(TierReapedRecord(TOPIC), base=image)
     assert gone.deleted_tiers == {}
     assert not later.empty
-    assert image.deleted_tiers == {TOPIC: "t"}
+    assert list(image.deleted_tiers) == [TOPIC]
 
 
 @pytest.mark.parametrize(
@@ -209,8 +207,9 @@ def test_diff_tells_what_a_replay_would_have_told(seed: int) -> None:
     _, before = after(*records[:cut])
     delta, image = after(*records[cut:], base=before)
     found = diff(before, image)
-    assert dict.fromkeys(sorted(found.tiers.changed)) == dict.fromkeys(sorted(delta.tiers.changed))
-    assert found.tiers.changed_deleted == delta.tiers.changed_deleted
+    for of in (MetadataImage.tiers, MetadataImage.deleted_tiers):
+        assert found[of].changed == delta[of].changed
+        assert found[of].removed == delta[of].removed
     one_at_a_time = before
     for record in records[cut:]:
         one_at_a_time = after(record, base=one_at_a_time)[1]
@@ -230,7 +229,6 @@ def test_topic_of_the_same_name_has_no_tier_of_the_old_one() -> None:
 def test_changed_tiers_of_a_topic_that_is_gone_are_not_told() -> None:
     """The topic itself is."""
     delta = after(added(0, 10), RemoveTopicRecord(TOPIC), base=image_of())[0]
-    assert delta.tiers.changed == {}
-    assert (
-        TopicIdPartition(TOPIC, 0) not in diff(image_of(added(0, 10)), image_of(RemoveTopicRecord(TOPIC))).tiers.changed
-    )
+    assert delta[MetadataImage.tiers].changed == {}
+    found = diff(image_of(added(0, 10)), image_of(RemoveTopicRecord(TOPIC)))
+    assert found[MetadataImage.tiers].changed == {}

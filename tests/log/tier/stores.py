@@ -15,8 +15,7 @@ from strandline.chaos.sim.object_store import SimStore
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World
-from strandline.log.tier.object_store import open_store
-from strandline.log.tier.store import ObjectStore
+from strandline.log.object_store import ObjectStore, open_store
 
 S3_OPTIONS = {"aws_region": "us-east-1", "aws_access_key_id": "key", "aws_secret_access_key": "secret"}
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from strandline.log.tier.chains import Chain, chain_of
 from strandline.log.tier.inspection import StoredSegment
+from strandline.log.tier.names import LOG_SUFFIX, ObjectName
 from strandline.log.tier.sidecar import SidecarHeader
-from strandline.log.tier.store import LOG_SUFFIX, ObjectName
 from strandline.proto.tier import EpochStart, TieredSegment
 
 TOPIC_ID = UUID(int=5)

@@ -17,8 +17,8 @@ from strandline.log.segment import LOG_SUFFIX
 from strandline.log.swap import LogChanged
 from strandline.log.tier import copying
 from strandline.log.tier.copying import copy_segment
+from strandline.log.tier.names import log_key, parse_key, sidecar_key
 from strandline.log.tier.sidecar import HEAD_BYTES, decode_head, decode_indexes
-from strandline.log.tier.store import log_key, parse_key, sidecar_key
 from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StoreError

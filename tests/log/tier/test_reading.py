@@ -16,7 +16,7 @@ from strandline.log.batch import Record
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
 from strandline.log.tier import reading
-from strandline.log.tier.store import log_key, sidecar_key
+from strandline.log.tier.names import log_key, sidecar_key
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ObjectMissing, StoreError
 from strandline.proto.tier import TieredSegment

@@ -6,8 +6,9 @@ from collections.abc import Coroutine
 from typing import Any
 from uuid import UUID
 
+from strandline.log.object_store import ObjectStore
+from strandline.log.tier.names import partition_prefix, segment_key
 from strandline.log.tier.reaping import Orphan, Reason, find_orphans, reap
-from strandline.log.tier.store import ObjectStore, partition_prefix, segment_key
 from tests.log.helpers import TOPIC_ID
 from tests.log.tier.stores import Simulated, chunked
 

@@ -14,6 +14,7 @@ from crc32c import crc32c
 from strandline.log.batch import Record, build_batch, parse_header
 from strandline.log.producer_state import ProducerStates
 from strandline.log.segment import OffsetIndex, TimeIndex
+from strandline.log.tier.names import partition_prefix, segment_key
 from strandline.log.tier.restoring import (
     PRODUCER_IDS_END,
     Brought,
@@ -23,7 +24,6 @@ from strandline.log.tier.restoring import (
     tiers_to_adopt,
 )
 from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar, for_cluster, load_sidecar
-from strandline.log.tier.store import partition_prefix, segment_key
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError, StoreError
 from tests.log.tier.stores import chunked

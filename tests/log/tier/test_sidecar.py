@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.log.segment import OffsetIndex, TimeIndex
+from strandline.log.tier.names import log_key, parse_key, partition_prefix, sidecar_key
 from strandline.log.tier.sidecar import (
     HEAD_BYTES,
     PARTS_BYTES_MAX,
@@ -22,7 +23,6 @@ from strandline.log.tier.sidecar import (
     decode_producers,
     encode_sidecar,
 )
-from strandline.log.tier.store import log_key, parse_key, partition_prefix, sidecar_key
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import Offset
 from strandline.proto.tier import TieredSegment

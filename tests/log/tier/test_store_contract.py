@@ -14,11 +14,8 @@ from typing import Any
 
 import pytest
 
-from strandline.lake import stores as lakes
-from strandline.lake.stores import StoreFailed
-from strandline.log.tier.credentials import explained
-from strandline.log.tier.object_store import open_store
-from strandline.log.tier.store import ObjectStore
+from strandline.lake.stores import LakeStore
+from strandline.log.object_store import ObjectStore, explained, open_store
 from strandline.proto.errors import ConfigError, ObjectMissing, StoreError
 from tests.log.tier.stores import S3, Bench, Directory, Simulated, chunked, served_s3
 
@@ -80,12 +77,50 @@ def test_an_object_is_what_was_put(bench: Bench) -> None:
     run(bench, work)
 
 
+def test_a_key_is_created_once(bench: Bench) -> None:
+    """And read whole, without its size being known; what is there stays as it was."""
+
+    async def work(store: ObjectStore) -> None:
+        assert await store.create("c/commits/1", b"one")
+        assert not await store.create("c/commits/1", b"another")
+        assert await store.create("c/empty", b"")
+        assert [await store.read(key) for key in ("c/commits/1", "c/empty")] == [b"one", b""]
+        found = await store.head("c/commits/1")
+        assert (found.key, found.size_bytes, found.modified_ms > 1_000_000_000_000) == ("c/commits/1", 3, True)
+        first, *others = await asyncio.gather(*(store.create("c/raced", b"%d" % n) for n in range(4)))
+        assert sum((first, *others)) == 1
+        await store.put("c/commits/1", chunked(b"replaced", 3), 8)
+        assert await store.read("c/commits/1") == b"replaced"
+        assert await keys(store, "") == ["c/commits/1", "c/empty", "c/raced"]
+        for key in await keys(store, ""):
+            await store.delete(key)
+
+    run(bench, work)
+    assert bench.leftovers() == []
+
+
+def test_an_object_whose_size_nobody_knew_is_what_was_put(bench: Bench) -> None:
+    async def work(store: ObjectStore) -> None:
+        for size in (0, 10, 5 * MIB, 5 * MIB + 1, 12 * MIB + 7):
+            data = bytes(range(256)) * (size // 256 + 1)
+            await store.put("c/x", chunked(data[:size], MIB))
+            assert await store.read("c/x") == data[:size]
+            assert (await store.head("c/x")).size_bytes == size
+        await store.delete("c/x")
+
+    run(bench, work)
+    assert bench.leftovers() == []
+
+
 def test_what_is_missing_is_told_from_a_store_that_is_away(bench: Bench) -> None:
     async def work(store: ObjectStore) -> None:
         with pytest.raises(ObjectMissing):
             await store.get("c/none", 0, 3)
         with pytest.raises(ObjectMissing):
             await store.copy("c/none", "c/other")
+        for call in (store.read, store.head):
+            with pytest.raises(ObjectMissing):
+                await call("c/none")
         await store.delete("c/none")
         assert await keys(store, "c") == []
 
@@ -175,6 +210,9 @@ def test_a_store_that_is_away_is_told_within_the_timeout(bench: Bench) -> None:
             lambda: store.put("c/b", chunked(bytes(12 * MIB), MIB), 12 * MIB),
             lambda: store.delete("c/a"),
             lambda: store.copy("c/a", "c/b"),
+            lambda: store.create("c/a", b"a"),
+            lambda: store.read("c/a"),
+            lambda: store.head("c/a"),
             lambda: keys(store, "c"),
         ):
             began = loop.time()
@@ -213,8 +251,6 @@ def test_nothing_is_written_below_a_mount_that_is_gone(tmp_path: Path) -> None:
     ["", "bucket", "memory:///", "http://host/x", "s3://", "s3:///x", "file://host/x", "file:///", "s3://u:geheim@b/x"],
 )
 def test_a_wrong_url_is_refused_with_what_is_allowed(url: str) -> None:
-    from strandline.log.tier.object_store import open_store
-
     with pytest.raises(ConfigError, match=r"s3://BUCKET") as caught:
         open_store(url, {}, timeout_ms=1000)
     assert caught.value.key == "remote.log.storage.url"
@@ -222,8 +258,6 @@ def test_a_wrong_url_is_refused_with_what_is_allowed(url: str) -> None:
 
 
 def test_an_option_that_cannot_stand_is_refused_without_its_value() -> None:
-    from strandline.log.tier.object_store import open_store
-
     for option in ({"connect_timeout": "geheim"}, {"proxy_url": "geheim:geheim@"}, {"conditional_put": "geheim"}):
         with pytest.raises(ConfigError) as caught:
             open_store("s3://bucket/x", {"aws_region": "us-east-1", **option}, timeout_ms=1000)
@@ -231,8 +265,6 @@ def test_an_option_that_cannot_stand_is_refused_without_its_value() -> None:
 
 
 def test_an_unknown_option_is_refused_without_its_value() -> None:
-    from strandline.log.tier.object_store import open_store
-
     for url in ("s3://bucket/x", "file:///tmp"):
         with pytest.raises(ConfigError, match="aws_secrt") as caught:
             open_store(url, {"aws_secrt": "geheim"}, timeout_ms=1000)
@@ -258,8 +290,8 @@ def test_without_credentials_it_says_what_was_looked_for(monkeypatch: pytest.Mon
             await store.close()
 
         asyncio.run(look())
-        with pytest.raises(StoreFailed, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
-            lakes.open_store("s3://bucket/lake").listed("commits")
+        with pytest.raises(StoreError, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+            LakeStore("s3://bucket/lake").listed("commits")
 
 
 def test_an_endpoint_that_is_no_url_is_told_by_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,8 +313,8 @@ def test_an_endpoint_that_is_no_url_is_told_by_both(monkeypatch: pytest.MonkeyPa
         await store.close()
 
     asyncio.run(look())
-    with pytest.raises(StoreFailed, match="is the endpoint a URL"):
-        lakes.open_store("s3://bucket/lake").listed("commits")
+    with pytest.raises(StoreError, match="is the endpoint a URL"):
+        LakeStore("s3://bucket/lake").listed("commits")
 
 
 @pytest.mark.parametrize(

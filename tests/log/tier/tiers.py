@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from strandline.log.batch import Record, build_batch, gap_batch
 from strandline.log.compression import Codec
+from strandline.log.object_store import ObjectStore, StoredObject
 from strandline.log.partition_log import PartitionLog
 from strandline.log.tier.copying import copy_segment
+from strandline.log.tier.names import partition_prefix
 from strandline.log.tier.reading import TierReader
-from strandline.log.tier.store import ObjectStore, StoredObject, partition_prefix
 from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ObjectMissing, StoreError
 from strandline.proto.tier import TieredSegment

@@ -13,9 +13,9 @@ import pytest
 from strandline.chaos.testing.env import Env
 from strandline.chaos.testing.simulation import Simulation
 from strandline.client.aio import Admin, Consumer
-from strandline.cluster.broker.restored_topics import Wish
 from strandline.proto.ids import TopicPartition
 from strandline.tools.copy.engine import Engine
+from strandline.tools.copy.target import TargetSpec
 from tests.client.members import SETTINGS, fill, member
 from tests.schedules.helpers import schedule
 
@@ -118,7 +118,7 @@ def test_65_a_copy_that_follows_a_quiet_topic_keeps_its_notes() -> None:
 
         def copying(follow: bool) -> Engine:
             return Engine(
-                env.bootstrap, "t", "copy", group="copier", wish=Wish(partitions=1), transform=None, follow=follow,
+                env.bootstrap, "t", "copy", group="copier", wish=TargetSpec(partitions=1), transform=None, follow=follow,
                 accept_deleted=False, settings={}, on_progress=lambda _done, _all: None,
             )  # fmt: skip
 

@@ -13,12 +13,12 @@ from strandline.chaos.testing.env import Env
 from strandline.client.aio import Admin, Consumer
 from strandline.client.errors import TopicReplaced, UnknownTopic
 from strandline.client.types import LATEST, NewTopic
-from strandline.cluster.broker.restored_topics import Wish
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 from strandline.tools.copy.engine import Engine
 from strandline.tools.copy.errors import CopyRefused
+from strandline.tools.copy.target import TargetSpec
 from tests.client.members import fill, member, simulate
 from tests.schedules.helpers import schedule
 
@@ -332,7 +332,7 @@ SMALL = {"request_timeout_ms": 3000}
 
 def copying(env: Env) -> Engine:
     return Engine(
-        env.bootstrap, "t", "copy", group="copier", wish=Wish(partitions=1), transform=None, follow=True,
+        env.bootstrap, "t", "copy", group="copier", wish=TargetSpec(partitions=1), transform=None, follow=True,
         accept_deleted=False, settings=SMALL, on_progress=lambda _done, _all: None,
     )  # fmt: skip
 

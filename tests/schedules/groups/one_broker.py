@@ -13,9 +13,9 @@ from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.groups.runtime import CoordinatorRuntime
 from strandline.cluster.groups.shard import GroupShard
-from strandline.controller.metadata.differences import diff
+from strandline.controller.metadata.delta import diff
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
-from strandline.controller.metadata.records import PartitionRecord
+from strandline.controller.metadata.records import PartitionRecord, TopicRecord
 from strandline.log.batch import Record, build_batch
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
@@ -87,12 +87,11 @@ class OneBroker:
 
     def publish(self) -> None:
         """All that was decided since the last time reaches the coordinators as one change."""
-        topic = TopicInfo(OFFSETS_TOPIC, TOPIC_ID, {0: self._next})
-        read = TopicInfo("t", READ_ID, {0: self._next})  # what groups commit offsets of
+        topic = TopicInfo(TopicRecord(OFFSETS_TOPIC, TOPIC_ID), {0: self._next})
+        read = TopicInfo(TopicRecord("t", READ_ID), {0: self._next})  # what groups commit offsets of
         image = MetadataImage(
             "cluster",
-            1,
-            self.image.offset + 1,
+            offset=self.image.offset + 1,
             topics={OFFSETS_TOPIC: topic, "t": read},
             topic_by_id={TOPIC_ID: topic, READ_ID: read},
         )

@@ -12,8 +12,8 @@ from strandline.controller import api, broker_api
 from strandline.controller.command_queue import CommandQueue
 from strandline.controller.machine import brokers, topics
 from strandline.controller.machine.partition_change import Election, PartitionChange
-from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.records import PartitionRecord
+from strandline.controller.metadata.replay import merge
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError

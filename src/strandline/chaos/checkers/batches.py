@@ -78,7 +78,7 @@ def parse(head: bytes) -> StoredBatch:
 
 
 def verify(batch: StoredBatch, content: bytes) -> None:
-    """All of its bytes are there and are those that were written. Raises NotABatch."""
+    """Check that all of its bytes are there and are those that were written. Raises NotABatch."""
     if len(content) < batch.size:
         raise NotABatch(f"{len(content)} of {batch.size} bytes are there, at offset {batch.base_offset}")
     found = crc32c(memoryview(content)[_CRC_COVERS_FROM : batch.size])

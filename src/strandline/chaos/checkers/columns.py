@@ -141,7 +141,7 @@ class Columns:
         return number
 
     def forget_names(self) -> None:
-        """No more rows come: the map from values to numbers, the largest part, may go."""
+        """Forget the map from values to numbers, the largest part: no more rows come."""
         self._value_ids = {}
 
     def add_send(self, send: Send, transaction: int = NONE) -> int:
@@ -168,7 +168,7 @@ class Columns:
         return len(rows) - 1
 
     def end_send(self, row: int, status: Status, offset: int | None, at_ms: float) -> None:
-        """A send that was added when it was invoked has ended."""
+        """End a send that was added when it was invoked."""
         rows = self.sends
         rows.status[row] = _CODES[status]
         rows.offset[row] = NONE if offset is None else offset
@@ -177,7 +177,7 @@ class Columns:
             rows.flags[row] |= ANSWERED | ACKED
 
     def add_poll(self, poll: Poll, transaction: int = NONE) -> None:
-        """A row for a poll."""
+        """Add a row for a poll."""
         rows = self.polls
         if poll.rebalanced:
             rows.rebalanced[len(rows)] = frozenset(self.partition_id(one) for one in poll.rebalanced)

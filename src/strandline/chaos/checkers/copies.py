@@ -86,7 +86,7 @@ class ConsistentRead:
         self._looked = 0
 
     def check(self, polls: Sequence[Poll]) -> None:
-        """All polls so far: looks at those that came since."""
+        """Check all polls so far: looks at those that came since."""
         for poll in polls[self._looked :]:
             for partition, offset, value in poll.records:
                 shown = self._shown.setdefault((partition, offset), value)

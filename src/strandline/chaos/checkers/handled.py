@@ -43,7 +43,7 @@ class HandledRecords:
     """Topics whose deletion was asked for."""
 
     def ack(self, topic_id: UUID, partition: int, offset: int, value: str) -> None:
-        """A record was acknowledged."""
+        """Note that a record was acknowledged."""
         self.acked.setdefault((topic_id, partition), {})[offset] = value
 
     def values(self, topic_id: UUID) -> Iterator[str]:
@@ -61,7 +61,7 @@ class HandledRecords:
         return [value for value in self.values(topic_id) if value not in self.handled and not self.may_die(value)]
 
     def check_committed(self, group: str, topic_id: UUID, partition: int, offset: int) -> None:
-        """A group's committed offset, read after all that was handled up to now. Raises InvariantViolated."""
+        """Check a group's committed offset, read after all that was handled up to now. Raises InvariantViolated."""
         skipped = [
             (at, value)
             for at, value in sorted(self.acked.get((topic_id, partition), {}).items())
@@ -72,7 +72,7 @@ class HandledRecords:
             raise InvariantViolated("CommittedUnhandled", f"offset {offset} is committed", **facts)
 
     def check_at_the_end(self, topic_id: UUID, letters: Iterable[str]) -> None:
-        """Everything was read to its end. Raises InvariantViolated."""
+        """Check at the end, when everything was read to its end. Raises InvariantViolated."""
         dead = set(letters)
         missing = [value for value in self.values(topic_id) if value not in self.handled and value not in dead]
         if missing:
@@ -99,8 +99,8 @@ class HandledRecords:
             raise InvariantViolated("DeletedIsGone", "deleted records are there", **facts)
 
     def check_tail(self, topic_id: UUID, began: int, position: int, seen: Set[int]) -> None:
-        """A consumer of a topic of one partition stood at `began` first, stands at `position` now, and was given the
-        records at the offsets `seen`. Raises InvariantViolated."""
+        """Check a consumer of a topic of one partition: it stood at `began` first, stands at `position` now, and was
+        given the records at the offsets `seen`. Raises InvariantViolated."""
         acked = self.acked.get((topic_id, 0), {})
         passed = sorted(offset for offset in acked if began <= offset < position and offset not in seen)
         if passed:

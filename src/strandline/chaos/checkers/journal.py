@@ -71,17 +71,17 @@ class Journal:
         self.close()
 
     def write(self, operation: Operation) -> None:
-        """One operation as it is now."""
+        """Write one operation as it is now."""
         self._line(encoded(operation))
 
     def begin(self, send: Send) -> None:
-        """A send was invoked."""
+        """Note that a send was invoked."""
         self._begun[id(send)] = self._next
         self._line(encoded(send) | {"id": self._next})
         self._next += 1
 
     def end(self, send: Send) -> None:
-        """A send that was begun here has ended."""
+        """Note that a send that was begun here has ended."""
         entry: dict[str, Any] = {"end": self._begun.pop(id(send)), "status": send.status.value, "ms": send.completed_ms}
         if send.offset is not None:
             entry["offset"] = send.offset
@@ -169,7 +169,7 @@ class Recorder(History):
 
 
 def write_history(history: History, path: str | Path) -> None:
-    """All operations of a history in memory."""
+    """Write all operations of a history in memory."""
     with Journal(path) as journal:
         for operations in (
             history.sends,

@@ -50,7 +50,7 @@ class MajorityReachedHighWatermark:
     def check(
         self, voters: Sequence[ReplicaKey], majority: int, living: Sequence[ReplicaKey], high_watermark: int
     ) -> None:
-        """A leader's high watermark rose to this, counted over its voters. Raises InvariantViolated."""
+        """Check a leader's high watermark that rose to this, counted over its voters. Raises InvariantViolated."""
         if high_watermark <= self.reached:
             return
         self.reached = high_watermark

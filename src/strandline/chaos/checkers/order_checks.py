@@ -121,7 +121,7 @@ class _EarliestAcks:
         self._keys: list[int] = []
 
     def close(self) -> None:
-        """All acks are in."""
+        """Close the table: all acks are in."""
         self._keys = sorted(self.acks.pages)
         best = NONE
         for key in reversed(self._keys):

@@ -137,19 +137,19 @@ class Rights:
     # --- what is judged at once ---
 
     def check_opened(self, user: str, password: str) -> None:
-        """A login succeeded. Raises InvariantViolated."""
+        """Check a login that succeeded. Raises InvariantViolated."""
         if password not in self.asked(Key(PASSWORD, user)):
             raise InvariantViolated("NobodyGetsIn", "a password opens that was never set", user=user, tried=password)
 
     def check_used(self, user: str, right: str, **facts: object) -> None:
-        """A record was stored, or shown. Raises InvariantViolated."""
+        """Check a record that was stored, or shown. Raises InvariantViolated."""
         if user not in self.super_users and True not in self.asked(Key(right, user)):
             raise InvariantViolated("NobodyGetsIn", f"{user} did without any right to {right}", **facts)
 
     # --- what is judged of a node's metadata ---
 
     def check_held(self, node: str, holds: Callable[[Key, Value], bool]) -> None:
-        """A node that has caught up holds what was answered. Raises InvariantViolated."""
+        """Check that a node that has caught up holds what was answered. Raises InvariantViolated."""
         for key in self.changes:
             values = self.may_be(key)
             if not any(holds(key, value) for value in values):
@@ -167,8 +167,8 @@ class Rights:
     # --- what is judged of the records in the end ---
 
     def check_records(self, records: Mapping[tuple[int, int], str]) -> None:
-        """All records of the guarded topic, as (partition, offset) -> value; a value begins with its user. Raises
-        InvariantViolated."""
+        """Check all records of the guarded topic, as (partition, offset) -> value; a value begins with its user.
+        Raises InvariantViolated."""
         for where, value in sorted(self.stored.items()):
             if records.get(where) != value:
                 facts = {"partition": where[0], "offset": where[1], "acked": value, "found": records.get(where)}

@@ -82,7 +82,7 @@ class UserRecords:
     """(partition, time, offset that was told to be the first of that time)."""
 
     def ack(self, partition: Partition, offset: int, value: str) -> None:
-        """A record was acknowledged by all in-sync replicas."""
+        """Note that a record was acknowledged by all in-sync replicas."""
         self.acked.setdefault(partition, {})[offset] = value
 
     def end(self, partition: Partition) -> int:
@@ -105,12 +105,12 @@ class UserRecords:
                 raise InvariantViolated("RecordIsWhole", f"{record.value[:40]} in {record.partition}", **facts)
 
     def finish(self, shown: Iterable[ConsumedRecord]) -> None:
-        """A member of the group is done with these."""
+        """Note that a member of the group is done with these."""
         for record in shown:
             self.done.setdefault(record.partition, set()).add(record.offset)
 
     def check_committed(self, partition: Partition, offset: int) -> None:
-        """The group's, read after all that was done up to now. Raises InvariantViolated."""
+        """Check the group's offsets, read after all that was done up to now. Raises InvariantViolated."""
         done = self.done.get(partition, set())
         passed = [at for at in range(offset) if at not in done]
         if passed:
@@ -167,7 +167,7 @@ class ConsumerPosition:
             self.paused.discard(one)
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """The consumer was told to go on there."""
+        """Note that the consumer was told to go on there."""
         self.generation += 1
         self._move(partition, offset)
 
@@ -189,7 +189,7 @@ class ConsumerPosition:
         self._asked_time.pop(partition, None)
 
     def given(self, records: Sequence[ConsumedRecord]) -> None:
-        """One call gave these. Raises InvariantViolated."""
+        """Take the records that one call gave. Raises InvariantViolated."""
         self._ledger.check_whole(self.who, records)
         for record in records:
             where, offset = record.partition, record.offset
@@ -214,7 +214,7 @@ class ConsumerPosition:
             raise InvariantViolated(name, message, **facts)
 
     def _found(self, partition: Partition, offset: int) -> None:
-        """The consumer has found out where to go on."""
+        """Note that the consumer has found out where to go on."""
         self.next[partition] = offset
         acked_end = self._at_least.pop(partition, None)
         if acked_end is not None:

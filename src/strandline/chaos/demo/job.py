@@ -117,7 +117,7 @@ class _Job:
         return load, leader
 
     def check(self, load: FlightLoad, killed: int) -> None:
-        """Everything that must hold but Spark's part."""
+        """Check everything that must hold but Spark's part."""
         bootstrap, judge = self.cluster.bootstrap, self._judge
         judge("acknowledged", lambda: check_acks(load, self.flights))
         done = self.progress.step("reading everything back", len(self.flights.values))

@@ -117,21 +117,21 @@ class LiveCluster(DevCluster):
     # Faults
 
     def kill(self, node_id: int) -> None:
-        """SIGKILL, as a crash; returns when the process is gone. Who connects is refused."""
+        """Kill a node by SIGKILL, as a crash; returns when the process is gone. Who connects is refused."""
         super().kill(node_id)
         self._wires.unplug(node_id)
 
     def stop_node(self, node_id: int) -> None:
-        """SIGTERM: a controlled shutdown; returns when the process is gone."""
+        """Stop a node by SIGTERM: a controlled shutdown; returns when the process is gone."""
         super().stop_node(node_id)
         self._wires.unplug(node_id)
 
     def partition(self, a: int, b: int, *, one_way: bool = False) -> None:
-        """Nothing comes from `a` to `b` any more, nor back unless `one_way`. Clients are not cut."""
+        """Let nothing come from `a` to `b` any more, nor back unless `one_way`. Clients are not cut."""
         self._wires.cut([(a, b)] if one_way else [(a, b), (b, a)])
 
     def isolate(self, node_id: int) -> None:
-        """Nothing comes from this node to any other, nor back. Clients still reach it."""
+        """Let nothing come from this node to any other, nor back. Clients still reach it."""
         self._cut_off[node_id] = None
         others = [other for other in self.node_ids if other != node_id]
         self._wires.cut([*((node_id, other) for other in others), *((other, node_id) for other in others)])
@@ -157,7 +157,7 @@ class LiveCluster(DevCluster):
             self._slow.pop(node_id, None)
 
     def clock_ahead(self, node_id: int, ahead_ms: int) -> None:
-        """The node's wall clock is ahead by so much, for everything but the times of files; 0 puts it right.
+        """Set the node's wall clock ahead by so much, for everything but the times of files; 0 puts it right.
 
         Raises:
             OSError: the node does not answer on its HTTP listener.
@@ -179,7 +179,7 @@ class LiveCluster(DevCluster):
             pass
 
     def fill_disk(self, node_id: int) -> None:
-        """No room any more on the node's disk, which shrinks to what is on it.
+        """Shrink the node's disk to what is on it, so that it has no room any more.
 
         Raises:
             DevError: nodes have no disks of their own (`disk_bytes`).
@@ -191,7 +191,7 @@ class LiveCluster(DevCluster):
         self._full[node_id] = None
 
     def free_disk(self, node_id: int) -> None:
-        """The node's disk has its size again."""
+        """Give the node's disk its size again."""
         path = self._disk(node_id)
         _mount("-o", f"remount,size={self._disk_bytes}", str(path))
         self._full.pop(node_id, None)

@@ -32,7 +32,7 @@ class AckTimes:
     times_ms: dict[Partition, list[float]] = field(default_factory=dict)
 
     def note(self, sends: Iterable[Send]) -> None:
-        """Sends that have ended."""
+        """Note sends that have ended."""
         for send in sends:
             if send.acked:
                 insort(self.times_ms.setdefault(send.partition, []), send.completed_ms)

@@ -104,13 +104,13 @@ class Switch:
             _enter(self._here)
 
     def owns(self, node_id: int, pid: int) -> None:
-        """Nothing to do: a node is known by where it is."""
+        """Do nothing: a node is known by where it is."""
 
     def plug_in(self, node_id: int) -> None:
-        """Nothing to do: its kernel accepts connections once it listens."""
+        """Do nothing: its kernel accepts connections once it listens."""
 
     def unplug(self, node_id: int) -> None:
-        """Nothing to do: its kernel lives on, and refuses."""
+        """Do nothing: its kernel lives on, and refuses."""
 
     def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Lose frames from the first to the second of each pair from now on."""

@@ -85,15 +85,15 @@ class Proxies:
         return Endpoint(HOST, holder.getsockname()[1])
 
     def owns(self, node_id: int, pid: int) -> None:
-        """`pid` is a process of that node."""
+        """Note that `pid` is a process of that node."""
         self._pids[node_id] = pid
 
     def plug_in(self, node_id: int) -> None:
-        """The node is up: it can be connected to."""
+        """Let the node be connected to: it is up."""
         self._wait(self._plug_in(node_id))
 
     def unplug(self, node_id: int) -> None:
-        """The node is down: connections are refused. Those that there are end with its process."""
+        """Refuse connections to the node: it is down. Those that there are end with its process."""
         self._wait(self._unplug(node_id))
 
     def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
@@ -101,7 +101,7 @@ class Proxies:
         self._wait(self._set_cut({**self._cut, **dict.fromkeys(pairs)}))
 
     def mend(self) -> None:
-        """Everything comes through again, what was held first."""
+        """Let everything through again, what was held first."""
         if self._closed:
             return
         self._wait(self._set_cut({}))
@@ -207,7 +207,7 @@ class Proxies:
         sender: int | _Caller,
         receiver: int | _Caller,
     ) -> None:
-        """One direction of one connection, until its end has been carried across too."""
+        """Carry one direction of one connection, until its end has been carried across too."""
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
                 await self._through(sender, receiver)

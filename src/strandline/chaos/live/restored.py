@@ -15,7 +15,7 @@ from strandline.client import Admin, Consumer, Producer
 from strandline.client.settings import AdminSettings
 from strandline.client.types import LATEST_TIERED, NewTopic
 from strandline.cluster.node.dev import DevCluster
-from strandline.log.tier.object_store import open_store
+from strandline.log.object_store import open_store
 from strandline.log.tier.restoring import StoredTopic, bring, find_stored_topics
 from strandline.proto.errors import StrandlineError
 from strandline.tools.tier_restore import MEANWHILE, Wanted, create, wait_until_served

@@ -289,7 +289,7 @@ class LiveRun:
             self._progress(lambda: self._acked_since(since_ms), "no acks in every partition")
 
     def _wait_progress(self) -> None:
-        """Everything has been undone: the cluster must be whole and acknowledge. Raises Violated."""
+        """Wait, once everything has been undone, until the cluster is whole and acknowledges. Raises Violated."""
         since_ms = _now_ms()
         self._progress(self._whole_or_fallen, "not every node runs with every replica in sync")
         self._progress(lambda: self._acked_since(since_ms), "no acks in every partition")

@@ -72,31 +72,31 @@ class ChaosTarget(Protocol):
         """Kill a node, as a crash does."""
 
     def pause(self, node_id: int) -> None:
-        """The node stands still, its connections stay open."""
+        """Let the node stand still; its connections stay open."""
 
     def resume(self, node_id: int) -> None:
         """Undo `pause`."""
 
     def stop_node(self, node_id: int) -> None:
-        """A controlled shutdown."""
+        """Stop the node by a controlled shutdown."""
 
     def start_node(self, node_id: int, *, wait: bool = True) -> None:
         """Start a node that is down, on the same data; `wait` until it does its work."""
 
     def partition(self, a: int, b: int, *, one_way: bool = False) -> None:
-        """Nothing comes from `a` to `b` any more, nor back unless `one_way`."""
+        """Let nothing come from `a` to `b` any more, nor back unless `one_way`."""
 
     def isolate(self, node_id: int) -> None:
-        """Nothing comes from this node to any other, nor back."""
+        """Let nothing come from this node to any other, nor back."""
 
     def slow_disk(self, node_id: int, delay_ms: float) -> None:
-        """Every sync takes so much longer; 0 undoes it."""
+        """Make every sync take so much longer; 0 undoes it."""
 
     def clock_ahead(self, node_id: int, ahead_ms: int) -> None:
-        """The node's wall clock is ahead by so much; 0 puts it right."""
+        """Set the node's wall clock ahead by so much; 0 puts it right."""
 
     def fill_disk(self, node_id: int) -> None:
-        """The node's disk has no room any more."""
+        """Take the room of the node's disk."""
 
     def free_disk(self, node_id: int) -> None:
         """Undo `fill_disk`."""
@@ -153,19 +153,19 @@ class NodeNetwork(Protocol):
         """Start or bind what the context starts or binds where the node is."""
 
     def owns(self, node_id: int, pid: int) -> None:
-        """`pid` is a process of that node."""
+        """Note that `pid` is a process of that node."""
 
     def plug_in(self, node_id: int) -> None:
-        """The node is up."""
+        """Let the node be connected to: it is up."""
 
     def unplug(self, node_id: int) -> None:
-        """The node is down: who connects is refused."""
+        """Refuse connections to the node: it is down."""
 
     def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Let nothing come from the first to the second of each pair from now on."""
 
     def mend(self) -> None:
-        """Everything comes through again."""
+        """Let everything through again."""
 
     def held(self, a: int, b: int) -> int:
         """Number of times that something on its way from `a` to `b` met a cut so far; raises DevError where nobody

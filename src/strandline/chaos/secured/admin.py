@@ -74,7 +74,7 @@ class Administration:
     # --- before the faults ---
 
     async def prepare(self, ports: Ports) -> None:
-        """The guarded topic with a record in each partition, all users with passwords, and some rights."""
+        """Make the guarded topic with a record in each partition, all users with passwords, and some rights."""
         rng = ports.rng
         first: list[tuple[Key, Value]] = [
             (Key(PASSWORD, name), f"{name}:1") for name in (CLIENT, GUEST, *self._options.names)

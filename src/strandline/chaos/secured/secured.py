@@ -38,7 +38,7 @@ class Secured:
         self._broken: BaseException | None = None
 
     async def main(self, ports: Ports) -> None:
-        """The process of the admin and the users."""
+        """Run the process of the admin and the users."""
         try:
             await self.admin.prepare(ports)
             async with asyncio.TaskGroup() as group:
@@ -59,8 +59,8 @@ class Secured:
         return self.admin.prepared and all(_holds(image, key, changes[-1].value) for key, changes in keys)
 
     def check_image(self, node: str, image: MetadataImage) -> None:
-        """The metadata of a node that has caught up: what was answered, and nothing that nobody asked for. Raises
-        InvariantViolated."""
+        """Check the metadata of a node that has caught up: what was answered, and nothing that nobody asked for.
+        Raises InvariantViolated."""
         self.rights.check_held(node, lambda key, value: _holds(image, key, value))
         asked = {binding_of(key) for key in self.rights.changes if key.kind != PASSWORD and not is_quota(key)}
         strange = [str(one) for one in image.acls if one not in asked]
@@ -99,7 +99,8 @@ class Secured:
 def _holds(image: MetadataImage, key: Key, value: Value) -> bool:
     """Whether a key has this value in an image."""
     if key.kind == PASSWORD:
-        return is_password(image.scram.credentials.get(ScramKey(key.who, ScramMechanism.SHA_256)), value)
+        found = image.scram_credentials.get(ScramKey(key.who, ScramMechanism.SHA_256))
+        return is_password(None if found is None else found.credential, value)
     if is_quota(key):
         return image.quotas.get(entity_of(key), {}).get(key.kind) == value
     return (binding_of(key) in image.acls) == bool(value)

@@ -107,7 +107,7 @@ class Altered:
             await self._topics.send(producer, topic_id, topic, value, 0, wait=False, key=key)
 
     async def _make_compacted(self, admin: Admin) -> None:
-        """Unless it is there."""
+        """Make the compacted topic unless it is there."""
         options = self._shared.options
         keeps = {"delete.retention.ms": str(TOMBSTONES_MS)} if options.tombstones_go else {}
         compacts = SAFE | _COMPACTS | keeps | {"file.delete.delay.ms": str(options.delete_delay_ms)}
@@ -128,7 +128,8 @@ class Altered:
         await self._make_compacted(admin)
 
     async def let_tombstones_go(self, ports: Ports) -> None:
-        """A pass marks them, their time passes, and another pass takes them: each needs something to compact."""
+        """Wait until the tombstones are gone: a pass marks them, their time passes, and another pass takes them:
+        each needs something to compact."""
         producer = self._shared.producer(ports)
         assert self.compacted_id is not None
         for pause_ms in (TOMBSTONES_MS, 0):

@@ -54,7 +54,7 @@ class Resting:
         self._moved = asyncio.Event()
 
     def begin(self) -> None:
-        """Another process: no consumer has its place."""
+        """Begin in another process: no consumer has its place."""
         self._position = -1
         self._made, self._moved = asyncio.Event(), asyncio.Event()
 
@@ -74,7 +74,7 @@ class Resting:
                 self.fed = last
 
     async def _round(self, topic_id: UUID, producer: Producer, admin: Admin, rng: random.Random) -> None:
-        """A few records: acknowledged, read, deleted."""
+        """Run one round: a few records are acknowledged, read, deleted."""
         for _ in range(rng.randint(1, _BURST_MAX)):
             self._sent += 1
             await self._topics.send(producer, topic_id, RESTING, f"r{self._sent}", 0, wait=True)

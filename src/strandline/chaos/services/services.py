@@ -64,7 +64,7 @@ class Services:
         self._broken: BaseException | None = None
 
     async def main(self, ports: Ports) -> None:
-        """The services' process."""
+        """Run the services' process."""
         self.shared.begin()
         self._resting.begin()
         options = self._options
@@ -191,7 +191,7 @@ class Services:
     # --- the end ---
 
     async def look_at_the_end(self, ports: Ports) -> None:
-        """Everything is read once more by fresh clients, and judged. Raises InvariantViolated."""
+        """Read everything once more by fresh clients, and judge it. Raises InvariantViolated."""
         jobs_id, fleeting_id, ledger = self._topics.jobs_id, self._topics.fleeting_id, self.shared.ledger
         assert jobs_id is not None
         assert fleeting_id is not None

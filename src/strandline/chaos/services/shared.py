@@ -36,7 +36,7 @@ class Shared:
         self._running: dict[str, asyncio.Task[Any]] = {}
 
     def begin(self) -> None:
-        """Another process: the tasks of the one before are no more."""
+        """Begin in another process: the tasks of the one before are no more."""
         self._running = {}
 
     # --- clients ---

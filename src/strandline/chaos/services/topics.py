@@ -47,7 +47,7 @@ class Topics:
         self._visits = self._visits_wanted = 0
 
     async def make_jobs(self, ports: Ports) -> None:
-        """The topic that stays."""
+        """Make the topic that stays."""
         async with self._shared.admin(ports) as admin:
             if self.jobs_id is None:
                 self.jobs_id = await self.create(

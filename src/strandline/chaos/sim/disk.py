@@ -112,7 +112,7 @@ class SimDisk:
     # --- what a scenario does to it ---
 
     def crash(self) -> None:
-        """The power fails: unsynced sectors and names are lost, or not, as chance has it."""
+        """Cut the power: unsynced sectors and names are lost, or not, as chance has it."""
         self.power_cuts += 1
         self._strike = None
         self._held.clear()
@@ -130,7 +130,7 @@ class SimDisk:
         self.hung = True
 
     def let_go(self) -> None:
-        """The syncs that hung end now, in their order."""
+        """End the syncs that hung, in their order."""
         self.hung = False
         held, self._held = self._held, []
         for end in held:
@@ -164,7 +164,7 @@ class SimDisk:
         self.loop.effects["bit-flipped"] += 1
 
     def give_back(self, path: str, data: bytes) -> None:
-        """A file has another content from now on, durably. Of what beside the logs is damaged nothing good is lost: it
+        """Give a file another content from now on, durably. Of what beside the logs is damaged nothing good is lost: it
         does not count as destroyed.
 
         Raises:
@@ -178,7 +178,7 @@ class SimDisk:
         self._count()
 
     def lose_tail(self, path: str, position: int, *, cut: bool) -> None:
-        """A dishonest disk: what was synced from `position` on is zeros, or the file ends there, for good.
+        """Lose what was synced from `position` on, as a dishonest disk: it is zeros, or the file ends there, for good.
 
         Raises:
             FileNotFoundError: no such file.
@@ -219,7 +219,7 @@ class SimDisk:
         return False
 
     def remove_directory(self, path: str) -> None:
-        """A directory is moved away for good, by hand, while nothing runs. Nothing happens when it does not exist."""
+        """Move a directory away for good, by hand, while nothing runs. Nothing happens when it does not exist."""
         self.rotten.pop(path, None)
         if self.names.find(path) is None:
             return
@@ -230,12 +230,12 @@ class SimDisk:
         self._count()
 
     def unmount(self) -> None:
-        """The disk is not found at a boot: nothing is where it was mounted. What is on it stays."""
+        """Let the disk not be found at a boot: nothing is where it was mounted. What is on it stays."""
         self.mounted = False
         self.loop.effects["disk-unmounted"] += 1
 
     def wipe(self) -> None:
-        """A new, empty disk."""
+        """Replace the disk by a new, empty one."""
         self.names = Names()
         self.wipes += 1
         self.destroyed += 1
@@ -283,7 +283,7 @@ class SimDisk:
         return disk_error(OSError(number, os.strerror(number)), "injected", path)
 
     def end_sync(self, end: Callable[[], None]) -> None:
-        """A sync has taken its time: it ends, unless the disk hangs."""
+        """End a sync that has taken its time, unless the disk hangs."""
         if self.hung:
             self.loop.effects["sync-hung"] += 1
             self._held.append(end)
@@ -291,7 +291,7 @@ class SimDisk:
             end()
 
     def blocks(self, process: Caller) -> None:
-        """A call on the event loop's thread syncs: on a hung disk nothing of the process runs any more."""
+        """Block the process if a call on its event loop's thread syncs a hung disk: nothing of it runs any more."""
         if self.hung:
             self.loop.effects["loop-blocked"] += 1
             self.on_blocked(process)

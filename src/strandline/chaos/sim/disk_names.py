@@ -51,7 +51,7 @@ class NameChange:
             _set(directory, name, before)
 
     def written(self) -> None:
-        """The blocks that hold these names got to the disk."""
+        """Note that the blocks that hold these names got to the disk."""
         for directory, name, *_ in self.steps:
             directory.lost.pop(name, None)
             for gone in [other for other in directory.lost if other not in directory.entries]:
@@ -113,18 +113,18 @@ class Names:
         self.unsynced.append(change)
 
     def begin_sync(self, directory: DirNode) -> list[NameChange]:
-        """The first instant of a sync of `directory`: the changes it covers."""
+        """Begin a sync of `directory`; returns the changes that it covers."""
         return [change for change in self.unsynced if change.touches(directory)]
 
     def complete_sync(self, covered: Sequence[NameChange]) -> None:
-        """The second instant: they are durable, and with them what else their blocks hold."""
+        """Make the covered changes durable, and with them what else their blocks hold."""
         done = set(covered)
         self.unsynced = [change for change in self.unsynced if change not in done]
         for change in covered:
             change.written()
 
     def fail_sync(self, directory: DirNode, covered: Sequence[NameChange]) -> None:
-        """The sync of `directory` failed: nothing will write these changes of its names any more."""
+        """Fail the sync of `directory`: nothing will write these changes of its names any more."""
         failed = set(covered)
         left: list[NameChange] = []
         for change in self.unsynced:
@@ -181,7 +181,7 @@ class Names:
         return lost, kept
 
     def evict(self) -> None:
-        """The kernel needs memory: of directories whose block is clean, readers find what is on the disk."""
+        """Drop clean directories from memory: readers find what is on the disk."""
         for directory in self._directories():
             if directory.lost and not any(change.touches(directory) for change in self.unsynced):
                 for name, node in directory.lost.items():

@@ -187,7 +187,7 @@ class Network:
         self.loop.call_at_us(arrival_us, receiver.arrive, item, size, context=receiver.process.context)
 
     def hold(self, sender: Socket, item: Any, size: int) -> None:
-        """The link is blocked: keep the item until it heals, and give up when that takes too long."""
+        """Keep the item of a blocked link until it heals, and give up when that takes too long."""
         if sender.releasing and sender.peer is not None:
             sender.held.append((item, size))
             self._deliver_soon(sender, sender.peer)
@@ -251,7 +251,7 @@ class Network:
     # --- faults ---
 
     def block(self, source: str, target: str) -> None:
-        """Nothing gets from `source` to `target` any more; the other direction is untouched."""
+        """Let nothing get from `source` to `target` any more; the other direction is untouched."""
         self.link(source, target).blocked = True
 
     def heal(self, source: str, target: str) -> None:
@@ -280,7 +280,7 @@ class Network:
         self.loop.call_at_us(self.loop.now_us, self._deliver_held, sender, receiver, context=receiver.process.context)
 
     def _deliver_held(self, sender: Socket, receiver: Socket) -> None:
-        """The oldest item that is held; what arrives meanwhile waits behind those."""
+        """Deliver the oldest item that is held; what arrives meanwhile waits behind those."""
         if sender.held:
             item, size = sender.held.popleft()
             sender.releasing = bool(sender.held)

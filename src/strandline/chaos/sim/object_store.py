@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from strandline.chaos.sim.clock import EPOCH_MS
 from strandline.chaos.sim.loop import SimLoop
 from strandline.chaos.sim.process import Process
-from strandline.log.tier.store import StoredObject
+from strandline.log.object_store import StoredObject
 from strandline.proto.errors import ObjectMissing, StoreError
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class SimStorePort:
         self._store = store
         self._process = process
 
-    async def put(self, key: str, chunks: AsyncIterator[bytes], size_bytes: int) -> None:
+    async def put(self, key: str, chunks: AsyncIterator[bytes], size_bytes: int | None = None) -> None:
         """Implement `ObjectStore.put`."""
         parts: list[bytes] = []
         async for chunk in chunks:
@@ -133,9 +133,20 @@ class SimStorePort:
             if self._store.faults.away:
                 await self._call(lambda: None)
         data = b"".join(parts)
-        if len(data) != size_bytes:
+        if size_bytes is not None and len(data) != size_bytes:
             raise StoreError(f"{len(data)} bytes were to be written to {key} instead of {size_bytes}")
         await self._call(lambda: self._store.write(key, data), len(data), writes=True)
+
+    async def create(self, key: str, data: bytes) -> bool:
+        """Implement `ObjectStore.create`."""
+
+        def make() -> bool:
+            if key in self._store.objects:
+                return False
+            self._store.write(key, data)
+            return True
+
+        return await self._call(make, len(data), writes=True)
 
     async def get(self, key: str, start: int, end: int) -> bytes:
         """Implement `ObjectStore.get`."""
@@ -148,6 +159,19 @@ class SimStorePort:
             return data[start:end]
 
         return await self._call(read, end - start)
+
+    async def read(self, key: str) -> bytes:
+        """Implement `ObjectStore.read`."""
+        return await self._call(lambda: self._store.find(key).data)
+
+    async def head(self, key: str) -> StoredObject:
+        """Implement `ObjectStore.head`."""
+
+        def look() -> StoredObject:
+            found = self._store.find(key)
+            return StoredObject(key, len(found.data), found.modified_ms)
+
+        return await self._call(look)
 
     async def delete(self, key: str) -> None:
         """Implement `ObjectStore.delete`."""

@@ -131,12 +131,13 @@ class Process:
             self._loop.requeue(deferred)
 
     def block(self) -> None:
-        """The current callback never returns. To its peers the process is as silent as a paused one, until it dies."""
+        """Let the current callback never return. To its peers the process is as silent as a paused one, until it
+        dies."""
         self.blocked = True
         self.pause()
 
     def stall(self, duration_us: int) -> None:
-        """A blocking call took that long: everything after the current callback waits."""
+        """Let everything after the current callback wait, for a blocking call took that long."""
         if duration_us > 0 and self.alive:
             self.pause()
             self._loop.call_at_us(self._loop.now_us + duration_us, self.resume, context=contextvars.Context())

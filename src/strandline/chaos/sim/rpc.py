@@ -29,7 +29,7 @@ class SimRpc(GrpcRpc):
         self._process = process
 
     def secure(self, tls: InternalTls) -> None:
-        """Raises ConfigError: OpenSSL draws chance of its own, and no seed would replay."""
+        """Refuse TLS: raises ConfigError, for OpenSSL draws chance of its own, and no seed would replay."""
         raise ConfigError("listener.security.protocol.map", "INTERNAL:SSL", "PLAINTEXT in the simulator")
 
     def handlers(self, unary: Mapping[str, UnaryHandler], streams: Mapping[str, StreamHandler]) -> Handlers:
@@ -37,7 +37,7 @@ class SimRpc(GrpcRpc):
 
 
 class _UnrulyHandlers(Handlers):
-    """Calls begin late, behind younger ones, and begin twice."""
+    """Handlers whose calls begin late, behind younger ones, and begin twice."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class _UnrulyHandlers(Handlers):
         await super().answer(method, unruly, stream)
 
     async def _unheard(self, method: str, handler: UnaryHandler, request: bytes, wait_us: int) -> None:
-        """Nobody waits for the answer; an error is logged, as of a call that somebody waits for."""
+        """Run a handler for whose answer nobody waits; an error is logged, as of a call that somebody waits for."""
         await asyncio.sleep(wait_us / 1e6)
         try:
             await handler(request)

@@ -15,13 +15,13 @@ class Receiver(Protocol):
     """The upper side of a socket. All methods are called in the context of the process that owns the socket."""
 
     def on_item(self, item: Any, size: int) -> None:
-        """One item arrived. The receiver calls `socket.consumed(size)` when it has taken it in."""
+        """Take one item that arrived. The receiver calls `socket.consumed(size)` when it has taken it in."""
 
     def on_end(self) -> None:
-        """The peer sent all it will send."""
+        """Hear that the peer sent all it will send."""
 
     def on_broken(self, error: Exception | None) -> None:
-        """The connection is gone; nothing else will be called."""
+        """Hear that the connection is gone; nothing else will be called."""
 
     def on_writable(self) -> None:
         """Buffered items have left: there may be room again."""
@@ -189,7 +189,7 @@ class Socket:
             receiver.on_item(item, size)
 
     def break_off(self, error: Exception | None) -> None:
-        """The connection failed under the owner."""
+        """Break the connection under its owner."""
         if self.closed:
             return
         self.closed = True

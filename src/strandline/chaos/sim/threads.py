@@ -35,7 +35,7 @@ from strandline.chaos.sim.handles import THREAD, SimHandle, SimTask
 from strandline.chaos.sim.loop import SimLoop
 from strandline.chaos.sim.process import Process, current_process
 from strandline.client import consumer as blocking_consumer
-from strandline.client import lanes_python, loop_thread, producer_batch, sender
+from strandline.client import loop_thread, open_batches_python, producer_batch, sender
 from strandline.client import producer as blocking_producer
 from strandline.client.session import Session
 from strandline.client.unclosed import nothing
@@ -254,7 +254,7 @@ class Caller:
             self.threads.loop.call_later(after_s, self._interrupt)
 
     def disarm(self) -> None:
-        """The call that might be interrupted has ended."""
+        """Note that the call that might be interrupted has ended."""
         self._armed = self._interrupted = False
 
     def _interrupt(self) -> None:
@@ -572,7 +572,7 @@ def threads_of_clients() -> Iterator[None]:
             (loop_thread, "SimpleQueue", _queue),
             (sender, "threading", _Threading()),
             (producer_batch, "threading", _Threading()),
-            (lanes_python, "threading", _Threading()),
+            (open_batches_python, "threading", _Threading()),
             (blocking_producer, "threading", _Threading()),
             (blocking_producer, "Session", _session),
             (blocking_producer, "watch", _unwatched),

@@ -151,7 +151,7 @@ class World:
             self.network.process_died(process, silent=False)
 
     def power_cut(self, name: str) -> None:
-        """The machine loses power: the process is gone, unsynced data is lost, peers hear nothing until it is back."""
+        """Cut the machine's power: the process is gone, unsynced data is lost, peers hear nothing until it is back."""
         machine = self.machines[name]
         process = self.process(name)
         machine.powered = False
@@ -163,7 +163,7 @@ class World:
             disk.crash()
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: the process' callbacks wait; its kernel still acknowledges and accepts."""
+        """Pause the process, as by SIGSTOP: its callbacks wait; its kernel still acknowledges and accepts."""
         process = self.process(name)
         if process is not None:
             process.pause()

@@ -69,7 +69,7 @@ class SimFaults:
         _outside(self._cluster.stop, machine_name(node))
 
     def power_cut(self, node: int | None = None) -> None:
-        """The machine (None: every node's) loses power: what was not synced is lost, peers hear nothing."""
+        """Cut the power of the machine (None: every node's): what was not synced is lost, peers hear nothing."""
         self.note("power cut of " + ("every node" if node is None else f"node {node}"))
         for name in self._cluster.names if node is None else [machine_name(self._known(node))]:
             _outside(self._world.power_cut, name)
@@ -82,7 +82,7 @@ class SimFaults:
                 _outside(self._cluster.start, name)
 
     def pause(self, node: int) -> None:
-        """SIGSTOP: the node is silent, its connections stay open."""
+        """Pause the node, as by SIGSTOP: it is silent, its connections stay open."""
         self._note_of(node, "pause")
         process = self._world.process(machine_name(node))
         if process is not None:
@@ -90,7 +90,7 @@ class SimFaults:
             self._paused.append(process)
 
     def resume(self, node: int) -> None:
-        """SIGCONT."""
+        """Resume a paused node, as by SIGCONT."""
         self._known(node)
         self.note(f"resume node {node}")
         for process in [each for each in self._paused if each.machine.name == machine_name(node)]:
@@ -100,12 +100,12 @@ class SimFaults:
     # --- network ---
 
     def partition(self, a: int | str, b: int | str, *, one_way: bool = False) -> None:
-        """Nothing comes from `a` to `b` any more, nor back unless `one_way`."""
+        """Let nothing come from `a` to `b` any more, nor back unless `one_way`."""
         self.note(f"partition {a} {'->' if one_way else '<->'} {b}")
         self._world.partition(self._machine(a), self._machine(b), one_way=one_way)
 
     def isolate(self, place: int | str) -> None:
-        """Nothing comes from or to this machine any more, clients included."""
+        """Let nothing come from or to this machine any more, clients included."""
         self.note(f"isolate {place}")
         self._world.isolate(self._machine(place))
 
@@ -130,7 +130,7 @@ class SimFaults:
     # --- disks and requests ---
 
     def slow_disk(self, node: int, factor: float) -> None:
-        """Everything that the disk does takes `factor` times as long; 1 undoes it."""
+        """Make everything that the disk does take `factor` times as long; 1 undoes it."""
         self._known(node)
         self.note(f"disk of node {node} {factor:g} times slower")
         self._world.machines[machine_name(node)].disk.config.slow_factor = factor
@@ -161,7 +161,8 @@ class SimFaults:
         return fault
 
     def assert_fault_met(self, fault: RequestedFault | None = None, times: int = 1) -> None:
-        """Raises FaultNeverStruck unless this fault (None: each required one so far) was met at least so often."""
+        """Check that this fault (None: each required one so far) was met at least so often; raises FaultNeverStruck
+        otherwise."""
         assert_met(self.asked, fault, times)
 
     # --- many ---

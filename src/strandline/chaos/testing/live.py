@@ -80,7 +80,7 @@ class ClusterUnderTest:
     # --- processes ---
 
     def kill(self, node: int) -> None:
-        """SIGKILL, as a crash; returns when the process is gone."""
+        """Kill a node by SIGKILL, as a crash; returns when the process is gone."""
         self._running(node)
         self._count(node)
         self._live.kill(node)
@@ -88,7 +88,7 @@ class ClusterUnderTest:
         self._tell(f"kill node {node}")
 
     def pause(self, node: int) -> None:
-        """SIGSTOP: the node is silent, its connections stay open."""
+        """Pause a node by SIGSTOP: it is silent, its connections stay open."""
         self._running(node)
         self._count(node)
         self._live.pause(node)
@@ -96,14 +96,14 @@ class ClusterUnderTest:
         self._tell(f"pause node {node}")
 
     def resume(self, node: int) -> None:
-        """SIGCONT."""
+        """Resume a paused node by SIGCONT."""
         self._running(node)
         self._live.resume(node)
         self._paused.pop(node, None)
         self._tell(f"resume node {node}")
 
     def stop(self, node: int) -> None:
-        """SIGTERM: a controlled shutdown, leaderships move first; returns when the process is gone."""
+        """Stop a node by SIGTERM: a controlled shutdown, leaderships move first; returns when the process is gone."""
         if node in self._paused:
             self.resume(node)
         self._running(node)
@@ -188,7 +188,8 @@ class ClusterUnderTest:
     # --- did it strike? ---
 
     def assert_fault_met(self, fault: RequestedFault | None = None, times: int = 1) -> None:
-        """Raises FaultNeverStruck unless this fault (None: each required one so far) was met at least so often."""
+        """Check that this fault (None: each required one so far) was met at least so often; raises FaultNeverStruck
+        otherwise."""
         assert_met(self._asked, fault, times)
 
     def check_faults(self) -> None:

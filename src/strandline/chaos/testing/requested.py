@@ -32,7 +32,8 @@ class RequestedFault:
 
 
 def assert_met(asked: Sequence[RequestedFault], fault: RequestedFault | None, times: int) -> None:
-    """Raises FaultNeverStruck unless this fault was met at least so often (None: each required one of `asked`)."""
+    """Check that this fault (None: each required one of `asked`) was met at least so often; raises FaultNeverStruck
+    otherwise."""
     for each in asked if fault is None else [fault]:
         met = each.met
         if met < times and (each.required or each is fault):
@@ -40,7 +41,7 @@ def assert_met(asked: Sequence[RequestedFault], fault: RequestedFault | None, ti
 
 
 def check_met(faults: Sequence[RequestedFault]) -> None:
-    """Raises FaultNeverStruck, naming every required fault that was never met."""
+    """Check that every required fault was met; raises FaultNeverStruck, naming those that were not."""
     unmet = [fault.what for fault in faults if fault.required and not fault.met]
     if unmet:
         raise FaultNeverStruck(

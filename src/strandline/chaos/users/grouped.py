@@ -54,7 +54,7 @@ class Buyer(Reader):
         return {**super().settings(), **self.shared.options.group, "group_id": BUYERS, **own}
 
     async def begin(self, consumer: Any, hands: CallMaker) -> None:
-        """Join."""
+        """Let the consumer join the group."""
         stand, said = self.stand, self._said
         stand.begins = self.shared.ledger.check_committed
         said.clear()
@@ -82,12 +82,12 @@ class Buyer(Reader):
         await hands.call(consumer.subscribe, ORDERS, cut=False, **listeners)
 
     async def leave(self, consumer: Any, hands: CallMaker) -> None:
-        """Or hang."""
+        """Close the consumer, or leave it alone, as a member that hangs."""
         if hands.rng.random() < _CLOSE_SHARE:
             await super().leave(consumer, hands)
 
     async def calm_down(self, consumer: Any, hands: CallMaker) -> None:
-        """Everything is to be read, and committed."""
+        """Read and commit everything that is left."""
         await super().calm_down(consumer, hands)
         if self._own:
             try:
@@ -105,7 +105,7 @@ class Buyer(Reader):
         self._held = []
 
     def take(self, records: list[ConsumedRecord], invoked_ms: float) -> None:
-        """One call gave these. Raises InvariantViolated."""
+        """Take the records that one call gave. Raises InvariantViolated."""
         super().take(records, invoked_ms)
         self._held = records
         self._fresh.update(one.partition for one in records)
@@ -128,7 +128,7 @@ class Buyer(Reader):
             self._said.setdefault(where, set()).add(offset)
 
     async def _commit(self, consumer: Any, hands: CallMaker) -> None:
-        """All that was handed out; then it is committed, as far as this member still holds it."""
+        """Commit all that was handed out, as far as this member still holds it."""
         generation, stands, fresh = self.stand.generation, self._stands(), set(self._fresh)
         self._say(stands)
         await hands.call(consumer.commit)

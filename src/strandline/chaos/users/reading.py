@@ -117,7 +117,7 @@ class Reader:
             await hands.sleep(hands.rng.uniform(0, rest_s if done > _BUSY_ACTS else 0.02))
 
     async def calm_down(self, consumer: Any, hands: CallMaker) -> None:
-        """Everything is to be read."""
+        """Read everything that is left."""
         try:
             if consumer.paused():
                 await self._resume(consumer, hands)
@@ -141,7 +141,7 @@ class Reader:
         return value
 
     def take(self, records: list[ConsumedRecord], invoked_ms: float) -> None:
-        """One call gave these. Raises InvariantViolated."""
+        """Take the records that one call gave. Raises InvariantViolated."""
         stand = self.stand
         self.shared.note_poll(stand.who, records, stand.generation, invoked_ms=invoked_ms, subscribed=self.subscribed)
         stand.given(records)
@@ -161,7 +161,7 @@ class Reader:
         self.take([shown(one) for one in records], invoked_ms)
 
     async def _step(self, consumer: Any, hands: CallMaker) -> None:
-        """One by one, for a while."""
+        """Read records one by one, for a while."""
         for _ in range(hands.rng.randint(1, 8)):
             invoked_ms = self.shared.now_ms()
             record = await self.call_for_records(hands, consumer.next_record, hands.rng.choice((0.0, 0.2)))
@@ -175,7 +175,7 @@ class Reader:
         self.take(shown_columns(polled), invoked_ms)
 
     async def _step_over(self, consumer: Any, hands: CallMaker, failure: DeserializationFailed) -> None:
-        """A record that means nothing: it stands there until the user goes on behind it."""
+        """Step over a record that means nothing: it stands there until the user goes on behind it."""
         where = Partition(failure.topic, failure.partition)
         self.stand.told(where, failure.offset)
         self.shared.acts["fails"] += 1
@@ -203,7 +203,7 @@ class Reader:
         self.stand.paused.clear()
 
     async def _seek(self, consumer: Any, hands: CallMaker) -> None:
-        """Back, or to the very beginning; a few records ahead, where there are so many."""
+        """Seek back, or to the very beginning; a few records ahead, where there are so many."""
         for where in self._some(hands.rng):
             stood = self.stand.next.get(where) or 0
             ahead = min(stood + 3, self.shared.ledger.end(where))

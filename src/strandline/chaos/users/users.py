@@ -58,7 +58,7 @@ class Users:
         )
 
     async def main(self, ports: Ports) -> None:
-        """The users' process."""
+        """Run the users' process."""
         self._incarnations += 1
         self._writing = 0
         self.shared.stands.clear()
@@ -209,7 +209,7 @@ class Users:
         }
 
     async def look_at_the_end(self, ports: Ports) -> None:
-        """Everything is read once more by fresh clients, and judged. Raises InvariantViolated."""
+        """Read everything once more by fresh clients, and judge it. Raises InvariantViolated."""
         ledger = self.shared.ledger
         orders = await self._whole(ports, ORDERS, self._options.partitions)
         ledger.check_lookups(orders)

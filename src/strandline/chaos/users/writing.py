@@ -66,7 +66,7 @@ class Writer:
             await self._close(producer, hands)
 
     async def _use(self, producer: Any, name: str, hands: CallMaker) -> None:
-        """A while, by one or two tasks: each one's records keep their order."""
+        """Use a producer for a while, by one or two tasks: each one's records keep their order."""
         tasks = 1 if hands.unsure else hands.rng.randint(1, 2)
         self._alone = tasks == 1
         work = [self._send_some(producer, f"{name}-{number}", hands) for number in range(tasks)]

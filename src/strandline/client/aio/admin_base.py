@@ -161,7 +161,7 @@ class Operation:
         """Raises TypeError: this client does not speak one of the APIs."""
         for api in (self.api, *self.also):
             if api not in SUPPORTED:
-                raise TypeError(f"{api.title}: the versions that this client speaks are to stand in client/versions.py")
+                raise TypeError(f"{api.title}: the versions that this client speaks are to stand in client/network.py")
 
     @overload
     def __call__(self, asks: Callable[Concatenate[Any, P], Coroutine[Any, Any, Question[T]]]) -> Method[P, T]: ...

@@ -16,10 +16,11 @@ from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.session import ConsumerState, GroupSession, Invoke, Listener, Subscribed, Topics, invoke
 from strandline.client.leaders import Leaders
 from strandline.client.limits import Limit, limited
+from strandline.client.logs import log
 from strandline.client.polled import Part, Place, PolledRecords
 from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
-from strandline.client.tasks import Tasks, log
+from strandline.client.tasks import Tasks
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition

@@ -10,14 +10,14 @@ from typing import Any, Self, Unpack
 
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
-from strandline.client.lanes import Lanes
+from strandline.client.logs import log
 from strandline.client.metadata import TopicView
+from strandline.client.open_batches import OpenBatches
 from strandline.client.partitioner import StickyPartitioner, partition_of_key
 from strandline.client.producer_batch import LoopResults, Results
 from strandline.client.sender import Accumulator, Sender
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
-from strandline.client.tasks import log
 from strandline.client.types import Ack, Header
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
@@ -32,8 +32,8 @@ Headers = Sequence[Header] | Mapping[str, bytes | None]
 class ProducerCore:
     """Metadata, partitioning, accumulator and sender of one producer. Made on, and bound to, one event loop.
 
-    A record goes the short way where it can: `lanes[topic].append`. Where that gives None, `try_send` looks at it anew:
-    it opens batches, chooses partitions, and says what is wrong with a record.
+    A record takes the fast path where it can: `open_batches[topic].append`. Where that gives None, `try_send` looks at
+    it anew: it opens batches, chooses partitions, and says what is wrong with a record.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class ProducerCore:
         self.accumulator = Accumulator(config, results, self.clock, self._wake_from_append)
         self.sender = Sender(config, session, self.accumulator, self._wake)
         self._session = session
-        self.lanes: dict[str, Lanes] = {}
-        """Lanes of the topics that were sent to, by name."""
+        self.open_batches: dict[str, OpenBatches] = {}
+        """OpenBatches of the topics that were sent to, by name."""
         self._wall_ms = None if isinstance(self.clock, SystemClock) else self.clock.wall_ms
         self._sticky: dict[str, StickyPartitioner] = {}
         self.metadata.subscribe(self._forget_topics)
@@ -86,37 +86,37 @@ class ProducerCore:
         if key is not None and type(key) is not bytes:
             key = _as_bytes("key", key)
         pairs = _as_headers(headers) if headers else ()
-        lanes = None if self._partitioner is not None else self._lanes_of(view)
+        open_batches = None if self._partitioner is not None else self._open_batches_of(view)
         target: TopicPartition | Callable[[], TopicPartition]
         if partition is not None:
             target = self._checked(view, partition, None)
-        elif lanes is None:  # a partitioner is asked for every record
+        elif open_batches is None:  # a partitioner is asked for every record
             target = self._checked(view, self._chosen(view, key, value), self._partitioner)
         elif key is not None:
             target = TopicPartition(view.name, partition_of_key(key, view.partition_count))
         else:
-            target = partial(self._stuck_to, view, lanes)
+            target = partial(self._stuck_to, view, open_batches)
         if timestamp_ms is None:
             timestamp_ms = self.clock.wall_ms()
         elif timestamp_ms < 0:
             raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
-        return self.accumulator.append(target, timestamp_ms, key, value, headers=pairs, lanes=lanes)
+        return self.accumulator.append(target, timestamp_ms, key, value, headers=pairs, open_batches=open_batches)
 
     def _chosen(self, view: TopicView, key: bytes | None, value: bytes | None) -> int:
         assert self._partitioner is not None
         return self._partitioner(view.name, key, value, view.partition_count)
 
-    def _lanes_of(self, view: TopicView) -> Lanes:
-        lanes = self.lanes.get(view.name)
-        if lanes is None or lanes.partitions != view.partition_count:
-            lanes = self.lanes[view.name] = Lanes(view.partition_count, self._wall_ms)
-        return lanes
+    def _open_batches_of(self, view: TopicView) -> OpenBatches:
+        open_batches = self.open_batches.get(view.name)
+        if open_batches is None or open_batches.partitions != view.partition_count:
+            open_batches = self.open_batches[view.name] = OpenBatches(view.partition_count, self._wall_ms)
+        return open_batches
 
-    def _stuck_to(self, view: TopicView, lanes: Lanes) -> TopicPartition:
+    def _stuck_to(self, view: TopicView, open_batches: OpenBatches) -> TopicPartition:
         sticky = self._sticky.get(view.name)
         if sticky is None:
             sticky = self._sticky[view.name] = StickyPartitioner(self.config.batch_size, self._session.rng)
-        return TopicPartition(view.name, sticky.choose(view, lanes))
+        return TopicPartition(view.name, sticky.choose(view, open_batches))
 
     async def fetched_view(self, topic: str, deadline_ms: float) -> TopicView:
         """A topic's partitions, asked for anew where they are known, by then (monotonic ms). Raises as `send`."""
@@ -184,10 +184,10 @@ class ProducerCore:
         return TopicPartition(view.name, partition)
 
     def _forget_topics(self) -> None:
-        for name, lanes in list(self.lanes.items()):
+        for name, open_batches in list(self.open_batches.items()):
             view = self.metadata.topics.get(name)
-            if view is None or view.partition_count != lanes.partitions:
-                self.lanes.pop(name, None)
+            if view is None or view.partition_count != open_batches.partitions:
+                self.open_batches.pop(name, None)
         for name in [name for name in list(self._sticky) if self.metadata.is_forgotten(name)]:
             self._sticky.pop(name, None)
 
@@ -258,9 +258,9 @@ class Producer:
     ) -> asyncio.Future[Ack]:
         """Queue one record; the returned future gives its `Ack`. Waits and raises as the blocking producer's `send`."""
         core = self._started()
-        lanes = core.lanes.get(topic)
-        if lanes is not None:
-            short: asyncio.Future[Ack] | None = lanes.append(value, key, headers, partition, timestamp_ms)
+        open_batches = core.open_batches.get(topic)
+        if open_batches is not None:
+            short: asyncio.Future[Ack] | None = open_batches.append(value, key, headers, partition, timestamp_ms)
             if short is not None:
                 return short
         deadline_ms = self.session.clock.monotonic_ms() + self._config.max_block_ms

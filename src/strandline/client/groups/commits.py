@@ -21,9 +21,10 @@ from strandline.client.fetcher import PartitionState
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.membership import EXPELLED, Membership
 from strandline.client.limits import Limit
+from strandline.client.logs import log
 from strandline.client.loop_thread import end_where_forked
 from strandline.client.metadata import Metadata
-from strandline.client.tasks import Tasks, log
+from strandline.client.tasks import Tasks
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError

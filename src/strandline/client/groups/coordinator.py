@@ -105,7 +105,7 @@ class GroupCoordinator:
             self._session.metadata.suspect(node.node_id)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float) -> T:
-        """`attempt` until it succeeds or fails for good.
+        """Repeat `attempt` until it succeeds or fails for good, and return its result.
 
         Raises:
             KafkaError, TopicReplaced: what a retry does not mend.

@@ -24,7 +24,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
 EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH})
-"""The group goes on without this member, and what it had may belong to others."""
+"""Errors by which the group goes on without this member; what it had may belong to others."""
 
 
 class Membership(ABC):
@@ -38,9 +38,9 @@ class Membership(ABC):
     """
 
     cooperative: bool
-    """Partitions are kept over a rebalance."""
+    """Whether partitions are kept over a rebalance."""
     interval_ms: float
-    """Between two heartbeats."""
+    """Milliseconds between two heartbeats."""
     answer_ms: float
     """Milliseconds that a heartbeat is waited for."""
 
@@ -54,12 +54,12 @@ class Membership(ABC):
         self.joining = False
         self.polling = False
         self.touched = False
-        """The caller has taken a record since the last heartbeat; a flag, for it is set with each record."""
+        """Whether the caller has taken a record since the last heartbeat; a flag, for it is set with each record."""
         self.lost: StrandlineError | None = None
         self.fatal: StrandlineError | None = None
         self.last_error: StrandlineError | None = None
         self.group_topics: Mapping[str, int] = {}
-        """What the leader shared out, with the counts that it went by; empty at the others."""
+        """Topics that the leader shared out, with their partition counts then; empty at the other members."""
         self._config = config
         self._clock = session.clock
         self._session = session
@@ -75,12 +75,12 @@ class Membership(ABC):
         return Identity(self.member_id, self.generation, self._config.group_instance_id)
 
     def polled(self) -> None:
-        """The caller is alive."""
+        """Note that the caller is alive."""
         self._polled_ms = self._clock.monotonic_ms()
 
     @property
     def is_polled(self) -> bool:
-        """The caller polls, or did within `max.poll.interval.ms`."""
+        """Whether the caller polls, or did within `max.poll.interval.ms`."""
         idle_ms = self._clock.monotonic_ms() - self._polled_ms
         return self.polling or self.touched or idle_ms <= self._config.max_poll_interval_ms
 
@@ -194,7 +194,7 @@ class Membership(ABC):
         await self.leave(error)
 
     def expelled(self, error: StrandlineError) -> None:
-        """The group goes on without this member; the next poll says so to the listeners and joins anew."""
+        """Note that the group goes on without this member; the next poll tells the listeners and joins anew."""
         logs.group.warning("group %s: this consumer is no member any more: %s", self._coordinator.group_id, error)
         self._end(error)
         self.needs_join = True

@@ -171,7 +171,7 @@ class Broker:
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Quotas that were set, changed or removed count for the next request."""
-        if not delta.quotas.changed:
+        if not delta[MetadataImage.quotas]:
             return
         if self.quotas is None:
             self.quotas = ClientQuotas(self._window_shape, self.clock)

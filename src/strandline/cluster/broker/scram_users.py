@@ -13,7 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from strandline.controller.metadata.scram import ScramImage, ScramKey
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.scram import SALTS, ScramKey, UserScramCredentialRecord
 from strandline.proto.scram import ITERATIONS_MIN, SALT_BYTES, ScramCredential, ScramMechanism
 
 _JAVA_SALT = re.compile(rb"[0-9a-z]{20,26}")
@@ -30,24 +31,27 @@ _Shape = tuple[int, int]
 class ScramUsers:
     """Credentials by user, of the newest metadata image."""
 
-    def __init__(self, image: Callable[[], ScramImage], cluster_id: str) -> None:
+    def __init__(self, image: Callable[[], MetadataImage], cluster_id: str) -> None:
         self._image = image
         self._cluster_id = cluster_id.encode()
-        self._seen: Mapping[ScramKey, ScramCredential] | None = None
+        self._seen: Mapping[ScramKey, UserScramCredentialRecord] | None = None
         self._shapes: dict[ScramMechanism, _Shape] = {}
 
     def knows(self, mechanism: ScramMechanism, name: str) -> bool:
         """Whether the user has a credential of this mechanism."""
-        return ScramKey(name, mechanism) in self._image().credentials
+        return ScramKey(name, mechanism) in self._image().scram_credentials
 
     def credential(self, mechanism: ScramMechanism, name: str) -> ScramCredential:
         """The user's, or one whose password nobody knows."""
         image = self._image()
-        if image.credentials is not self._seen:
-            self._seen, self._shapes = image.credentials, _most_common(image.credentials)
+        if image.scram_credentials is not self._seen:
+            self._seen, self._shapes = image.scram_credentials, _most_common(image.scram_credentials)
         # Until there is a secret there is no user either, and nothing to learn from a salt.
-        nobody = self._nobody(image.secret or self._cluster_id, mechanism, name)  # rule A19/salt-of-nobody-changes
-        return image.credentials.get(ScramKey(name, mechanism), nobody)
+        drawn = image.scram_secret.get(SALTS)
+        secret = self._cluster_id if drawn is None else drawn.secret
+        nobody = self._nobody(secret, mechanism, name)  # rule A19/salt-of-nobody-changes
+        found = image.scram_credentials.get(ScramKey(name, mechanism))
+        return nobody if found is None else found.credential
 
     def _nobody(self, secret: bytes, mechanism: ScramMechanism, name: str) -> ScramCredential:
         size, iterations = self._shapes.get(mechanism, (SALT_BYTES, ITERATIONS_MIN))  # rule A19/nobody-has-another-salt
@@ -58,7 +62,7 @@ class ScramUsers:
         return ScramCredential(salt, iterations, keys[: mechanism.key_bytes], keys[mechanism.key_bytes :])
 
 
-def _most_common(credentials: Mapping[ScramKey, ScramCredential]) -> dict[ScramMechanism, _Shape]:
+def _most_common(credentials: Mapping[ScramKey, UserScramCredentialRecord]) -> dict[ScramMechanism, _Shape]:
     counts: dict[ScramMechanism, Counter[_Shape]] = {}
     for key, one in credentials.items():
         size = _OF_JAVA if _JAVA_SALT.fullmatch(one.salt) else len(one.salt)

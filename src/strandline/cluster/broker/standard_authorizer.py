@@ -52,7 +52,7 @@ class StandardAuthorizer:
 
     def __init__(
         self,
-        acls: Callable[[], Mapping[AclBinding, None]],
+        acls: Callable[[], Mapping[AclBinding, object]],
         clock: Clock,
         *,
         caught_up: Callable[[], bool] = lambda: True,

@@ -49,7 +49,7 @@ class OffsetStore:
         self._image = image
 
     def put(self, key: OffsetKey, value: OffsetValue | None) -> None:
-        """A record of the log, in the log's order: the last one counts, be its offset smaller or larger
+        """Replay a record of the log, in the log's order: the last one counts, be its offset smaller or larger
         (schedule 44)."""
         offsets = self._context.offsets
         if value is not None:
@@ -83,7 +83,8 @@ class OffsetStore:
     # Commit
 
     def commit(self, command: CommitOffsets, to: object, now: Now) -> None:
-        """Answered when the offsets are committed; those whose text is too long are refused, the others written."""
+        """Commit offsets; answered when they are committed; those whose text is too long are refused, the others
+        written."""
         self._check(command, now)
         errors = []
         records = []
@@ -215,7 +216,7 @@ class OffsetStore:
         return partition in self._context.offsets.get(group_id, {}).get(topic, {})
 
     def delete_group(self, group_id: str, to: object) -> None:
-        """The group with everything it has committed. Raises KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Delete the group with everything it has committed. Raises KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         consumer_group = self._context.consumer_groups.get(group_id)
         group = self._context.group(group_id) if consumer_group is None else consumer_group
         if not group.is_empty:

@@ -194,7 +194,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._loader = spawn(self._load_all(), self._replicas.fatal)
 
     def _drop(self, partition: int) -> None:
-        """The leadership has ended, or the shard is of no use: its state is the log's, and another reads it there."""
+        """Drop a shard: the leadership has ended, or the shard is of no use; its state is the log's, and another
+        reads it there."""
         hosted = self._hosted.pop(partition)
         self._given_up[partition] = None
         hosted.phase = Phase.DROPPED
@@ -308,7 +309,7 @@ class CoordinatorRuntime(Generic[S]):
             yield self._hosted[partition]
 
     def tell_all(self, command: Any) -> None:
-        """A command to every shard that serves, of which nobody waits for the answer."""
+        """Give a command to every shard that serves, of which nobody waits for the answer."""
         for hosted in list(self.hosted()):
             if hosted.phase is Phase.SERVING:
                 self._step(hosted, lambda hosted=hosted: hosted.shard.handle(command, None, self._now()))  # type: ignore[misc]
@@ -319,8 +320,8 @@ class CoordinatorRuntime(Generic[S]):
     # Steps of shards
 
     def _step(self, hosted: Hosted[S], step: Callable[[], Effects]) -> None:
-        """One step of a shard and all that follows from it at once. A shard that breaks is loaded anew; that it broke
-        is an internal error, and the loop's exception handler hears of it, as of a task that dies."""
+        """Run one step of a shard and all that follows from it at once. A shard that breaks is loaded anew; that it
+        broke is an internal error, and the loop's exception handler hears of it, as of a task that dies."""
         if hosted.phase is not Phase.SERVING:
             return
         try:
@@ -344,7 +345,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._reply(hosted, reply.to, reply.answer)
 
     def _reply_behind(self, hosted: Hosted[S], last: _Pending, reply: Reply) -> None:
-        """The answer may show what is lost with the last write: it waits for that one, or is refused after too long."""
+        """Reply behind the last write: the answer may show what is lost with it, or is refused after too long."""
         if last.answered:
             self._reply(hosted, reply.to, not_coordinator())
         else:
@@ -402,7 +403,7 @@ class CoordinatorRuntime(Generic[S]):
             self._tell(pending, result)
 
     def _write_expired(self, pending: _Pending) -> None:
-        """The write may still be committed; the client gets an error that it retries."""
+        """Answer a write that took too long: it may still be committed; the client gets an error that it retries."""
         self._tell(pending, WriteOutcome(ErrorCode.REQUEST_TIMED_OUT, True))
 
     def _tell(self, pending: _Pending, outcome: WriteOutcome) -> None:

@@ -160,7 +160,7 @@ class AuditTopic:
         self._teller.tell(count, why)
 
     def _tell_gap(self) -> None:
-        """A line for those that were dropped, once there is room for it."""
+        """Write a line for those that were dropped, once there is room for it."""
         if self._gap:  # rule A20/a-gap-in-the-audit-is-silent
             moment_ms = self._clock.latest_ms()
             text = audit_line(moment_ms, "dropped", {"lines": self._gap}).encode()

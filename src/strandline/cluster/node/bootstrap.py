@@ -20,11 +20,11 @@ from strandline.controller.metadata.features import (
     NEWEST_LEVEL,
     OWN_LEVELS,
     first_features,
+    level_records,
 )
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.metadata.scram import ScramKey, scram_record
-from strandline.controller.metadata.snapshot import level_records
 from strandline.controller.metadata.table import decode_record, encode_record
 from strandline.log.disk import Disk, read_file, write_file_durably
 from strandline.proto.errors import ConfigError, CorruptLogError, FatalError

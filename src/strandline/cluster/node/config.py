@@ -177,11 +177,12 @@ class NodeConfig(NodeSettings):
                     f"{listener.name} is bound to every address, so say which one others shall connect to: "
                     f"{listener.name}://host:{listener.endpoint.port}",
                 )
-        if self.session.heartbeat_interval_ms >= self.broker_session_timeout_ms:
+        session_timeout_ms = self.controller.machine.times.session_timeout_ms
+        if self.session.heartbeat_interval_ms >= session_timeout_ms:
             raise ConfigError(
                 "broker.heartbeat.interval.ms",
                 self.session.heartbeat_interval_ms,
-                f"less than broker.session.timeout.ms ({self.broker_session_timeout_ms})",
+                f"less than broker.session.timeout.ms ({session_timeout_ms})",
             )
 
 

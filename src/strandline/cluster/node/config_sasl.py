@@ -34,7 +34,7 @@ def sasl_advice(name: str) -> str | None:
 def check_sasl(
     given: Mapping[str, str], listener: str, protocol: str, mechanisms: str, *, plain_without_tls: bool
 ) -> None:
-    """The settings of one listener together. Raises ConfigError."""
+    """Check the SASL settings of one listener together. Raises ConfigError."""
     own = f"listener.name.{listener.lower()}."
     jaas = own + PLAIN_JAAS
     if protocol not in (SASL_PLAINTEXT, SASL_SSL):

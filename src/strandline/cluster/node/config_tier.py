@@ -7,7 +7,7 @@ from strandline.replica.tier_config import STORE_ENABLE, STORE_OPTIONS, STORE_UR
 
 
 def check_tier(tier: TierConfig) -> None:
-    """The settings of the object store together. Raises ConfigError."""
+    """Check the settings of the object store together. Raises ConfigError."""
     if tier.store_enable and not tier.store_url:
         raise ConfigError(
             STORE_ENABLE, "true", f"false or empty without {STORE_URL}, which says where the object store is"

@@ -116,7 +116,7 @@ def _principal(config: NodeConfig, listener: str, logs_in: bool) -> str | None:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """A file that its owner alone reads."""
+    """Write a file that its owner alone reads."""
     with open(path, "w", encoding="utf-8", opener=for_owner) as file:
         file.write(text)
 

@@ -38,8 +38,6 @@ from strandline.cluster.node.tls import NodeTls
 from strandline.cluster.security.certificates import CertificateWatch
 from strandline.controller import methods
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
-from strandline.controller.machine.sessions import SessionTimes
-from strandline.controller.machine.state import MachineSettings
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
@@ -49,8 +47,8 @@ from strandline.controller.metadata.settings import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dirs import LogDirs
+from strandline.log.object_store import ObjectStore
 from strandline.log.retention import believed_clock
-from strandline.log.tier.store import ObjectStore
 from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
 from strandline.proto.errors import ConfigError, FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH
@@ -432,17 +430,8 @@ def _controller_config(
     config: NodeConfig, bootstrap: Sequence[MetadataRecord], supported: Supported
 ) -> ControllerConfig:
     """Settings of the active controller."""
-    return ControllerConfig(
+    return config.controller.replaced(
         static=config.dynamic,
-        machine=MachineSettings(
-            times=SessionTimes(
-                session_timeout_ms=config.broker_session_timeout_ms,
-                silence_timeout_ms=config.broker_silence_timeout_ms,
-            ),
-            tiered_storage=config.tier.enabled,
-            supported=supported,
-        ),
-        auto_leader_rebalance_enable=config.leader_rebalance_enable,
-        leader_imbalance_check_interval_ms=config.leader_rebalance_interval_s * 1000.0,
         bootstrap=bootstrap,
+        machine=config.controller.machine.replaced(tiered_storage=config.tier.enabled, supported=supported),
     )

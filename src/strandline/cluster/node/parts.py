@@ -12,7 +12,7 @@ from strandline.cluster.node.tls import NodeTls
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.log_dirs import LogDirs
-from strandline.log.tier.store import ObjectStore
+from strandline.log.object_store import ObjectStore
 from strandline.log.watched_disk import WatchedDisk
 from strandline.proto.believed import BelievedClock
 from strandline.proto.ports import Clock, Rng, Rpc

@@ -63,7 +63,7 @@ class ReplicaFeed:
             for topic in delta.deleted_topics.values()
             for number in topic.partitions
         ]
-        if changes or deleted or delta.brokers:
+        if changes or deleted or delta[MetadataImage.brokers]:
             self._replicas.apply(changes, deleted, broker_states(image))
 
     def _changed(self, delta: MetadataDelta, image: MetadataImage) -> Iterator[tuple[TopicInfo, PartitionRecord]]:
@@ -71,7 +71,7 @@ class ReplicaFeed:
         changed: dict[TopicId, dict[int, None]] = {topic: dict(numbers) for topic, numbers in delta.partitions.items()}
         for reconfigured in self._reconfigured(delta, image):
             changed.setdefault(reconfigured.topic_id, {}).update(dict.fromkeys(reconfigured.partitions))
-        for topic_id, number in delta.tiers.changed:
+        for topic_id, number in delta[MetadataImage.tiers].changed:
             changed.setdefault(topic_id, {})[number] = None  # rule B21/replicas-do-not-hear-of-tiers
         for topic_id, numbers in changed.items():
             topic = image.topic_by_id.get(topic_id)
@@ -87,7 +87,8 @@ class ReplicaFeed:
     def _reconfigured(self, delta: MetadataDelta, image: MetadataImage) -> list[TopicInfo]:
         """Topics whose settings may have changed: their own, or defaults of this broker or of all."""
         topics: dict[str, TopicInfo] = {}
-        for resource_type, name in delta.configs:
+        configs = delta[MetadataImage.configs]
+        for resource_type, name in (*configs.removed, *configs.changed):
             if resource_type is ResourceType.TOPIC:
                 if name in image.topics:
                     topics[name] = image.topics[name]

@@ -25,7 +25,7 @@ class NodeSasl:
 
     def __init__(self, node: NodeParts) -> None:
         self._config = config = node.config
-        self._users = ScramUsers(lambda: node.publisher.image.scram, node.cluster_id)
+        self._users = ScramUsers(lambda: node.publisher.image, node.cluster_id)
         self._clock = node.clock
         self._believed = node.believed
         self._rng = node.rng

@@ -15,6 +15,7 @@ from strandline.cluster.node.config_values import LISTENERS, VOTERS, parse_liste
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.cluster.security.sasl import MECHANISMS
 from strandline.controller.broker_session import BrokerSessionConfig
+from strandline.controller.controller import ControllerConfig
 from strandline.controller.quorum.api import QuorumConfig
 from strandline.proto.errors import ConfigError
 from strandline.proto.settings import (
@@ -435,20 +436,6 @@ class Sasl(Settings, scope=Scope.NODE):
 class Limits(Settings, scope=Scope.NODE):
     """Settings of limits: how long, how much, how many."""
 
-    broker_session_timeout_ms = milliseconds(
-        "broker.session.timeout.ms",
-        9000,
-        "A broker whose heartbeats have not come for so long is fenced. (One whose process died is noticed by "
-        "its broken connection, in well under a second; one that is silent, by broker.silence.timeout.ms.)",
-    )
-    broker_silence_timeout_ms = milliseconds(
-        "broker.silence.timeout.ms",
-        2500,
-        "A broker that sends no heartbeats and answers no probes for so long is fenced (Kafka knows nothing like it). "
-        "It is probed after two fifths of this; one that is busy answers late, and stays. As great as "
-        "broker.session.timeout.ms: only heartbeats count.",
-        low=100,
-    )
     disk_sync_timeout_ms = milliseconds(
         "disk.sync.timeout.ms",
         5000,
@@ -461,20 +448,6 @@ class Limits(Settings, scope=Scope.NODE):
         "controlled.shutdown.timeout.ms",
         10_000,
         "How long a stopping broker waits for its leaderships to move away before it stops all the same.",
-    )
-    leader_rebalance_enable = boolean(
-        "auto.leader.rebalance.enable",
-        True,
-        "Whether leadership returns by itself to the preferred replica once that is in sync again.",
-    )
-    leader_rebalance_interval_s = whole(
-        "leader.imbalance.check.interval.seconds",
-        5,
-        "How often the controller looks for partitions that are not led by their preferred replica (Kafka: 300).",
-        low=1,
-        high=INT32_MAX,
-        unit="s",
-        type=ConfigType.LONG,
     )
     fault_injection = boolean(
         "strandline.fault.injection",
@@ -501,6 +474,7 @@ class NodeSettings(Identity, Security, Sasl, Limits):
     session = Part(BrokerSessionConfig)
     replica = Part(ReplicaConfig)
     quorum = Part(QuorumConfig)
+    controller = Part(ControllerConfig)
     groups = Part(GroupConfig)
     tier = Part(TierConfig)
 

@@ -14,8 +14,8 @@ from uuid import UUID
 import structlog
 
 from strandline.controller.metadata.image import MetadataImage
+from strandline.log.object_store import ObjectStore
 from strandline.log.tier.reaping import Orphan, find_orphans, reap
-from strandline.log.tier.store import ObjectStore
 from strandline.proto.errors import KafkaError, StoreError
 from strandline.proto.ids import NodeId, TopicId
 from strandline.proto.marks import mark
@@ -100,14 +100,14 @@ class TierReaper:
         """Delete the objects of deleted topics. That none is left is told after a grace, for a leader that did not know
         yet may still have been copying."""
         gone, now_ms = [], self._clock.monotonic_ms()
-        for topic_id, name in self._image().deleted_tiers.items():
-            keys = [item.key async for item in self._store.list(f"{self._cluster_id}/{name}-{topic_id}")]
+        for topic_id, deleted in self._image().deleted_tiers.items():
+            keys = [item.key async for item in self._store.list(f"{self._cluster_id}/{deleted.topic}-{topic_id}")]
             for key in keys:
                 await self._store.delete(key)
                 self.deleted += 1
             if keys:
                 mark("deleted-topic-reaped")
-                log.info("a deleted topic's objects are deleted", topic=name, objects=len(keys))
+                log.info("a deleted topic's objects are deleted", topic=deleted.topic, objects=len(keys))
                 self._empty_since.pop(topic_id, None)
             elif now_ms - self._empty_since.setdefault(topic_id, now_ms) >= self._config.reaper_grace_ms:
                 gone.append(topic_id)

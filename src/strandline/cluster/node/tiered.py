@@ -8,9 +8,9 @@ from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.replica_feed import tier_changer, tier_reaper
 from strandline.cluster.node.tier_reaper import TierReaper
 from strandline.controller.channel import ControllerChannel
+from strandline.log.object_store import ObjectStore
 from strandline.log.tier.reading import TierReader
 from strandline.log.tier.restoring import tiers_to_adopt
-from strandline.log.tier.store import ObjectStore
 from strandline.proto.ids import BrokerEpoch, TopicId
 from strandline.proto.tier import AdoptedTier
 from strandline.replica.tier_config import TierConfig
@@ -22,7 +22,7 @@ READ_AHEAD_BYTES = 2 << 20
 
 def open_tier_store(config: TierConfig) -> ObjectStore:
     """The production store. Raises ConfigError."""
-    from strandline.log.tier.object_store import open_store
+    from strandline.log.object_store import open_store
 
     return open_store(config.url, config.options, timeout_ms=config.timeout_ms)
 

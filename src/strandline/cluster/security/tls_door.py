@@ -1,4 +1,4 @@
-"""The door of a TLS listener: who shakes hands, for how long, and what is said of those who cannot."""
+"""The TLS of a listener: which clients shake hands, for how long, and what is said of those that cannot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strandline.proto.tls import explain, is_tls_error
 log = structlog.get_logger("strandline.security")
 
 HANDSHAKE_S = 10.0
-"""A handshake that takes longer ends: as librdkafka, and as our own clients, give one up."""
+"""Seconds after which a handshake ends: as librdkafka, and as our own clients, give one up."""
 
 HANDSHAKES_MAX = 1000
 """Connections of one listener in handshake at once; with one more the oldest is dropped. One costs about 50 KB, and an

@@ -26,7 +26,7 @@ _AsynciosTransport: Any = getattr(sslproto, "_SSLProtocolTransport")  # noqa: B0
 _State: Any = getattr(sslproto, "SSLProtocolState")  # noqa: B009  # typeshed knows asyncio's TLS of Python 3.10
 
 RECORD_BYTES = 64 * 1024
-"""Read from the socket and encrypted at once: four records of TLS."""
+"""Bytes read from the socket and encrypted at once: four records of TLS."""
 
 _SCRATCH = bytearray(RECORD_BYTES)
 """Buffer of what was just received, of whichever connection: it is decrypted at once, within `buffer_updated`."""
@@ -51,10 +51,10 @@ class Door(Protocol):
     """Listener that a connection in handshake reports to (`strandline.cluster.security.tls_door`)."""
 
     def began(self, connection: TlsConnection) -> None:
-        """A client has connected."""
+        """Hear that a client has connected."""
 
     def entered(self, connection: TlsConnection) -> None:
-        """The handshake is over; the connection is the listener's."""
+        """Hear that the handshake is over; the connection is the listener's."""
 
     def failed(self, connection: TlsConnection, reason: BaseException | str | None) -> None:
         """Hear that the handshake failed."""
@@ -136,7 +136,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
     # The handshake
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is here: it may shake hands."""
+        """Let a new client shake hands."""
         self._below = cast("asyncio.Transport", transport)
         peername = transport.get_extra_info("peername")
         if peername:
@@ -167,7 +167,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
             self._loop_time.wait(self, self._go_on)
 
     def _go_on(self) -> None:
-        """Strangers have their turn: the handshake goes on with what was kept."""
+        """Let strangers have their turn: the handshake goes on with what was kept."""
         kept, self._kept = self._kept, b""
         if self._loop_time is None or self._below is None or self._below.is_closing():
             return
@@ -177,7 +177,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
             self._below.resume_reading()
 
     def _refuse_plain(self, start: bytes) -> None:
-        """The client does not speak TLS: say so in its own words, as far as they are known."""
+        """Refuse a client that does not speak TLS, in its own words, as far as they are known."""
         spoken = foreign_protocol(start)
         self._spoke = spoken.value if spoken is not None else "plaintext"
         if self._below is not None:
@@ -238,7 +238,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
             self._do_flush()
 
     def _do_flush(self) -> None:
-        """The goodbye of TLS goes behind all that was written."""
+        """Flush the goodbye of TLS, behind all that was written."""
         self._do_write()
         if not self._write_backlog:
             super()._do_flush()

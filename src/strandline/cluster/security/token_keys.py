@@ -37,7 +37,7 @@ class Keys(Protocol):
         """None while they have not been fetched."""
 
     def look_again(self) -> None:
-        """Somebody has a token of a key that is not there."""
+        """Look again for keys: somebody has a token of a key that is not there."""
 
     def start(self) -> None:
         """The listener opens."""

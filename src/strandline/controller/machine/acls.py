@@ -69,7 +69,7 @@ def delete_acls(state: MachineState, request: DeleteAclsRequest) -> Result[AclOu
     return Result(AclOutcomes(tuple(outcomes)), records)
 
 
-def _found(wanted: AclFilter, known: Mapping[AclBinding, None]) -> tuple[AclBinding, ...]:
+def _found(wanted: AclFilter, known: Mapping[AclBinding, object]) -> tuple[AclBinding, ...]:
     if wanted.exact is not None:
         return (wanted.exact,) if wanted.exact in known else ()
     return tuple(binding for binding in known if wanted.fits(binding))

@@ -88,7 +88,7 @@ def adopted(state: MachineState, topic: CreatableTopic, num_partitions: int, *, 
         known = _known_producers(state, one)
         segments = tuple(replace(segment, producers=known) for segment in one.segments)
         tier = Tier(segments[0].base_offset, segments)
-        records += tier_records(TopicIdPartition(topic.topic_id, one.partition), tier)
+        records += tier_records({TopicIdPartition(topic.topic_id, one.partition): tier})
     return Adopted(records, _first_epoch(max(last_epochs.values(), default=0)))
 
 
@@ -129,8 +129,8 @@ def _check_topic(state: MachineState, topic: CreatableTopic) -> None:
         raise _refused(f"Topic {topic.name!r} is to be restored under the id that it had, and none is named.")
     if topic.topic_id in state.image.deleted_tiers:  # rule B25/topics-are-restored-while-they-are-deleted
         raise _refused(
-            f"Topic {state.image.deleted_tiers[topic.topic_id]!r} with the id {topic.topic_id} was deleted in this "
-            "cluster, and its objects are being deleted from the object store."
+            f"Topic {state.image.deleted_tiers[topic.topic_id].topic!r} with the id {topic.topic_id} was deleted in "
+            "this cluster, and its objects are being deleted from the object store."
         )
     if topic.configs.get(REMOTE_STORAGE_ENABLE) != "true":
         words = f"A topic that is restored from the object store needs {REMOTE_STORAGE_ENABLE}=true."

@@ -87,7 +87,7 @@ def register_broker(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"Broker {request.node_id} belongs to cluster {request.cluster_id!r}; this is {image.cluster_id!r}.",
         )
-    unknown = excluded(image.levels, request.supported)
+    unknown = excluded(image.finalized, request.supported)
     if unknown:  # rule A34/a-build-that-does-not-know-a-level-registers
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,

@@ -18,9 +18,9 @@ from strandline.controller.broker_api import DescribeReplicasReply, DescribeRepl
 from strandline.controller.machine.partition_change import Election
 from strandline.controller.machine.replica_reports import TrackedOffsets
 from strandline.controller.machine.state import MachineState, Result
-from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import TopicInfo
 from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord, PartitionRecord
+from strandline.controller.metadata.replay import merge
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

@@ -12,10 +12,10 @@ from strandline.controller.metadata.features import (
     LEVEL_OF_FEATURES,
     METADATA_FEATURE,
     excluded,
+    level_records,
 )
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import MetadataRecord
-from strandline.controller.metadata.snapshot import level_records
 from strandline.controller.survey import Survey
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -35,11 +35,11 @@ def update_features(state: MachineState, request: UpdateFeaturesRequest, survey:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Name at least one feature, and each of them once.")
     for update in request.updates:
         _judge(state, update)
-    levels = {**image.levels, **{update.name: update.level for update in request.updates}}
+    levels = {**image.finalized, **{update.name: update.level for update in request.updates}}
     kinds = {update.kind for update in request.updates}
     if levels[METADATA_FEATURE] < LEVEL_OF_FEATURES:
         levels |= _implied(levels, unsafe=UpdateKind.UNSAFE_DOWNGRADE in kinds)
-    changed = {name: level for name, level in levels.items() if image.levels.get(name) != level}
+    changed = {name: level for name, level in levels.items() if image.finalized.get(name) != level}
     if changed:
         _ask_the_nodes(image, changed, survey)
     if request.validate_only or not changed:
@@ -52,7 +52,7 @@ def _judge(state: MachineState, update: FeatureUpdate) -> None:
     feature, supported = FEATURES.get(update.name), state.settings.supported.get(update.name)
     if feature is None or supported is None:
         _refuse(update, f"there is no such feature here; there are {', '.join(sorted(FEATURES))}")
-    now = state.image.levels.get(update.name, 0)
+    now = state.image.finalized.get(update.name, 0)
     if update.level not in supported:
         _refuse(update, f"the active controller's build knows {supported}")
     if update.level > now and update.kind is not UpdateKind.UPGRADE:
@@ -116,6 +116,6 @@ def _records(image: MetadataImage, levels: Mapping[str, int]) -> list[MetadataRe
     metadata_version = levels[METADATA_FEATURE]
     if metadata_version < LEVEL_OF_FEATURES:
         return level_records(metadata_version, {})
-    features = {name: level for name, level in levels.items() if level > 0 or name in image.features}
+    features = {name: level for name, level in levels.items() if level > 0 or name in image.levels}
     del features[METADATA_FEATURE]
     return level_records(metadata_version, features)

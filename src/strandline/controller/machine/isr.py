@@ -5,9 +5,9 @@ from __future__ import annotations
 from strandline.controller.broker_api import AlterPartitionReply, AlterPartitionRequest
 from strandline.controller.machine.partition_change import PartitionChange
 from strandline.controller.machine.state import MachineState, Result
-from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord, PartitionRecord
+from strandline.controller.metadata.replay import merge
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, NodeId, TopicId, TopicIdPartition

@@ -80,7 +80,7 @@ class OffsetTracker:
         return max((report.high_watermark for report in replicas.values()), default=-1)
 
     def forget_topic(self, topic_id: TopicId) -> None:
-        """The topic is gone."""
+        """Forget a topic that is gone."""
         for key in self._topics.pop(topic_id, {}):
             del self._reports[key]
             for conditions in self._conditions.values():
@@ -118,5 +118,5 @@ class ReportedReplicas:
         return reported is not None and TopicIdPartition(topic_id, partition) in reported
 
     def forget(self, node_id: NodeId) -> None:
-        """Another process of the broker registers, or none will."""
+        """Forget a broker's reports: another process of it registers, or none will."""
         self._by_node.pop(node_id, None)

@@ -60,7 +60,7 @@ def alter_scram_credentials(state: MachineState, request: AlterScramRequest) -> 
         else ScramOutcome(name, ErrorCode.NONE)
         for name in dict.fromkeys(change.name for change in changes)
     ]
-    if not state.image.scram.secret and any(isinstance(record, UserScramCredentialRecord) for record in wanted):
+    if not state.image.scram_secret and any(isinstance(record, UserScramCredentialRecord) for record in wanted):
         wanted.insert(0, new_secret(state.rng))
     return Result(AlterScramReply(tuple(outcomes)), wanted)
 
@@ -81,7 +81,7 @@ def _key(change: ScramDeletion | ScramUpsertion) -> ScramKey:
 
 
 def _deletion(state: MachineState, key: ScramKey) -> MetadataRecord:
-    if key not in state.image.scram.credentials:
+    if key not in state.image.scram_credentials:
         text = "Attempt to delete a user credential that does not exist."
         raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, text)
     return RemoveUserScramCredentialRecord(key.name, int(key.mechanism))

@@ -33,6 +33,7 @@ from enum import Enum
 
 from strandline.proto.ids import NodeId, Offset
 from strandline.proto.marks import mark
+from strandline.proto.settings import Scope, Settings, milliseconds
 
 NEVER = float("inf")
 
@@ -41,25 +42,33 @@ PROBED_SHARE = 0.4
 load is late by tenths of a second, and answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTimes:
-    """Milliseconds.
+class SessionTimes(Settings, scope=Scope.NODE):
+    """When a broker's session ends. The silence that ends it is never longer than its time without heartbeats.
 
     Attributes:
-        session_timeout_ms: Kafka's broker.session.timeout.ms: without heartbeats for so long.
-        silence_timeout_ms: broker.silence.timeout.ms: with neither heartbeats nor answers to probes for so long. It is
-            never longer than the session's.
         suspicion_ms: from a broken stream to fencing, if neither a reconnect nor a probe clears the broker.
         refused_grace_ms: a port that refused every probe for this long means a dead process (a refusal is the kernel's
             own word); longer than one interval, so that a single strange refusal fences no broker.
         probe_interval_ms: between a probe of a suspect and the next.
     """
 
-    session_timeout_ms: float = 9000.0
-    silence_timeout_ms: float = 2500.0
-    suspicion_ms: float = 500.0
-    refused_grace_ms: float = 120.0
-    probe_interval_ms: float = 40.0
+    session_timeout_ms = milliseconds(
+        "broker.session.timeout.ms",
+        9000,
+        "A broker whose heartbeats have not come for so long is fenced. (One whose process died is noticed by "
+        "its broken connection, in well under a second; one that is silent, by broker.silence.timeout.ms.)",
+    )
+    silence_timeout_ms = milliseconds(
+        "broker.silence.timeout.ms",
+        2500,
+        "A broker that sends no heartbeats and answers no probes for so long is fenced (Kafka knows nothing like it). "
+        "It is probed after two fifths of this; one that is busy answers late, and stays. As great as "
+        "broker.session.timeout.ms: only heartbeats count.",
+        low=100,
+    )
+    suspicion_ms = 500.0
+    refused_grace_ms = 120.0
+    probe_interval_ms = 40.0
 
     @property
     def probe_after_ms(self) -> float:
@@ -127,7 +136,7 @@ class BrokerSessions:
         return self._sessions.get(node_id)
 
     def grant(self, node_id: NodeId, *, fenced: bool, now_ms: float, probe: bool, suspected: bool = False) -> None:
-        """A full session for a broker that registered, or, with `probe`, that a new controller found registered.
+        """Grant a full session to a broker that registered, or, with `probe`, that a new controller found registered.
 
         `suspected`: as if its stream had just broken.
         """
@@ -139,19 +148,19 @@ class BrokerSessions:
         self._sessions[node_id] = session
 
     def renew(self, node_id: NodeId, *, fenced: bool, now_ms: float) -> None:
-        """The same process registered again: its session goes on."""
+        """Keep the session of the same process, which registered again."""
         session = self._sessions[node_id]
         session.last_contact_ms = session.heard_ms = now_ms
         session.fenced = fenced
         self._clear(session)
 
     def drop(self, node_id: NodeId) -> None:
-        """The broker is unregistered."""
+        """Drop a broker that is unregistered."""
         self._sessions.pop(node_id, None)
 
     def touch(self, node_id: NodeId, *, fenced: bool, metadata_offset: Offset, now_ms: float) -> None:
-        """A heartbeat was taken: the broker lives, and is `fenced` or not from now on. Whether probes reach it is found
-        out while it lives."""
+        """Note that a heartbeat was taken: the broker lives, and is `fenced` or not from now on. Whether probes
+        reach it is found out while it lives."""
         session = self._sessions[node_id]
         session.last_contact_ms = session.heard_ms = now_ms
         session.metadata_offset = metadata_offset
@@ -163,7 +172,7 @@ class BrokerSessions:
             session.controlled_shutdown_offset = -1
 
     def mark_fenced(self, node_id: NodeId) -> None:
-        """The controller fenced the broker."""
+        """Note that the controller fenced the broker."""
         session = self._sessions.get(node_id)
         if session is not None:
             session.fenced = True
@@ -199,13 +208,13 @@ class BrokerSessions:
     # Streams and probes
 
     def stream_opened(self, node_id: NodeId) -> None:
-        """The broker opened a session stream; its first heartbeat follows."""
+        """Note that the broker opened a session stream; its first heartbeat follows."""
         session = self._sessions.get(node_id)
         if session is not None:
             session.streams += 1
 
     def stream_broke(self, node_id: NodeId, now_ms: float) -> None:
-        """A session stream of the broker ended; if it was the last one, the broker is suspected."""
+        """Note that a session stream of the broker ended; if it was the last one, the broker is suspected."""
         session = self._sessions.get(node_id)
         if session is None:
             return
@@ -215,7 +224,7 @@ class BrokerSessions:
             session.next_probe_ms = now_ms
 
     def registration_refused(self, node_id: NodeId, now_ms: float) -> None:
-        """Another process of the broker was refused for the sake of this one: whether this one lives is asked at once.
+        """Ask at once whether this process lives, for whose sake another one of the broker was refused.
 
         It is asked by a probe and over its stream: a broker that probes do not reach lives by its heartbeats. A probe
         under way may have gone to a machine that has lost power since, and is not waited for.

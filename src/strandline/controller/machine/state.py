@@ -13,13 +13,14 @@ from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
 from strandline.controller.machine.unproven import UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.features import OWN_LEVELS, Supported
+from strandline.controller.metadata.features import OWN_LEVELS
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord, PartitionRecord, RegisterBrokerRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
 from strandline.proto.ports import Rng
+from strandline.proto.settings import Part, Scope, Settings
 
 PRODUCER_ID_BLOCK = 1000
 """Producer ids given out at once (Kafka's number): one record in the log for a thousand producers."""
@@ -52,17 +53,19 @@ class Result(Generic[T]):
     records: list[MetadataRecord] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class MachineSettings:
-    """Settings of the machine."""
+class MachineSettings(Settings, scope=Scope.NODE):
+    """Settings of the machine.
 
-    times: SessionTimes = field(default_factory=SessionTimes)
-    max_elections_per_balance: int = 1000
-    """Preferred elections in one pass of the periodic check, so that one pass does not stall the loop."""
-    tiered_storage: bool = False
-    """True: this node knows of an object store, so topics may be tiered."""
-    supported: Supported = field(default_factory=lambda: OWN_LEVELS)
-    """The levels of features that this node's build knows."""
+    Attributes:
+        max_elections_per_balance: preferred elections in one pass of the periodic check; it must not stall the loop.
+        tiered_storage: this node knows of an object store: topics may be tiered.
+        supported: the levels of features that this node's build knows.
+    """
+
+    times = Part(SessionTimes)
+    max_elections_per_balance = 1000
+    tiered_storage = False
+    supported = OWN_LEVELS
 
 
 class MachineState:

@@ -55,7 +55,7 @@ class TakenNames:
             )
 
     def add(self, name: str) -> None:
-        """A topic of this name is being created too."""
+        """Note that a topic of this name is being created too."""
         self._names()[_metric_name(name)] = name
 
     def _names(self) -> dict[str, str]:

@@ -43,7 +43,8 @@ class UnprovenEnds:
     # Whose end is proven
 
     def doubt(self, node_id: NodeId, keys: Iterable[TopicIdPartition]) -> None:
-        """A broker has registered after an unclean stop: where its logs of these partitions end proves nothing."""
+        """Note that a broker has registered after an unclean stop: where its logs of these partitions end proves
+        nothing."""
         for key in keys:
             self._unproven.setdefault(key, {})[node_id] = None
 
@@ -79,7 +80,7 @@ class UnprovenEnds:
     # Waits
 
     def wait(self, key: TopicIdPartition, *, waits: bool) -> None:
-        """A partition waits for reports of others, or does not. From when on it waits says `stamp`."""
+        """Note that a partition waits for reports of others, or does not. From when on it waits says `stamp`."""
         if waits:
             self._waiting.setdefault(key, NEVER)
         else:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.proto.messages.fields import UInt32
 
 METADATA_FEATURE = "metadata.version"
@@ -145,12 +145,9 @@ def supported_by(told: Iterable[tuple[str, int, int]]) -> Supported:
     return ranges or BEFORE_LEVELS
 
 
-def finalized_levels(metadata_version: int, recorded: Mapping[str, int]) -> dict[str, int]:
-    """The level of every feature, by name; none while there are no metadata."""
-    if metadata_version == 0:
-        return {}
-    implied = {name: feature.implied for name, feature in FEATURES.items()}
-    return {**implied, **recorded, METADATA_FEATURE: metadata_version}
+def finalized_levels(recorded: Mapping[str, int]) -> dict[str, int]:
+    """The level of every feature, by name, of those that the metadata have a record of; none without a record."""
+    return {**{name: feature.implied for name, feature in FEATURES.items()}, **recorded} if recorded else {}
 
 
 def first_features() -> dict[str, int]:
@@ -177,3 +174,23 @@ def excluded(levels: Mapping[str, int], supported: Supported) -> list[str]:
         for name, level in sorted(levels.items())
         if level not in supported.get(name, NO_LEVELS)
     ]
+
+
+def level_records(metadata_version: int, features: Mapping[str, int]) -> list[MetadataRecord]:
+    """The records that give a cluster these levels: first of its log, and of each snapshot."""
+    release = release_of(METADATA_FEATURE, metadata_version)
+    records: list[MetadataRecord] = [MetadataVersionRecord(metadata_version, release)]
+    records.extend(
+        FeatureLevelRecord(name, features[name], release_of(name, features[name])) for name in sorted(features)
+    )
+    return records
+
+
+def first_levels(metadata_version: int) -> list[MetadataRecord]:
+    """The first records of a cluster that begins at this level."""
+    return level_records(metadata_version, first_features() if metadata_version >= LEVEL_OF_FEATURES else {})
+
+
+def is_level(record: MetadataRecord) -> bool:
+    """A record of `level_records`."""
+    return isinstance(record, MetadataVersionRecord | FeatureLevelRecord)

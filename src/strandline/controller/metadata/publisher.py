@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.differences import diff
+from strandline.controller.metadata.delta import MetadataDelta, diff
 from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.snapshot import image_records, load_image

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+from strandline.controller.metadata.maps import MapDeltas, MapOfMaps
 from strandline.controller.metadata.records import MetadataRecord
 from strandline.proto.errors import FatalError
 from strandline.proto.quotas import QuotaEntity, entity_fault, value_fault
@@ -29,41 +30,17 @@ class ClientQuotaRecord(MetadataRecord):
     ip: Annotated[str | None, 5] = None
 
 
-class QuotasDelta:
-    """A copy-on-write overlay of the quotas of an image.
+QUOTAS = MapOfMaps[QuotaEntity, str, float]("quotas")
 
-    Attributes:
-        changed: the keys set or removed by entity, in the order of first change.
-    """
 
-    __slots__ = ("_base", "_quotas", "changed")
-
-    def __init__(self, base: QuotasImage) -> None:
-        self._base = base
-        self._quotas: dict[QuotaEntity, Mapping[str, float]] | None = None
-        self.changed: dict[QuotaEntity, dict[str, None]] = {}
-
-    def image(self) -> QuotasImage:
-        """The quotas after all records so far."""
-        return self._base if self._quotas is None else self._quotas
-
-    def apply(self, record: ClientQuotaRecord) -> None:
-        """Raises FatalError: a quota that nobody can have written, or the removal of one that is not there."""
-        entity = QuotaEntity(record.user, record.client_id, record.ip)
-        if self._quotas is None:
-            self._quotas = dict(self._base)
-        values = dict(self._quotas.get(entity, {}))
-        if record.value is None:
-            if values.pop(record.key, None) is None:
-                words = f"A record removes the quota {record.key} of {entity}, which has none"
-                raise FatalError(f"{words}: the metadata is damaged.")
-        else:
-            values[record.key] = _value(entity, record.key, record.value)
-        if values:
-            self._quotas[entity] = values
-        else:
-            self._quotas.pop(entity, None)
-        self.changed.setdefault(entity, {})[record.key] = None
+def replay_quota(deltas: MapDeltas, record: ClientQuotaRecord) -> None:
+    """Raises FatalError: a quota that nobody can have written, or the removal of one that is not there."""
+    entity = QuotaEntity(record.user, record.client_id, record.ip)
+    if record.value is not None:
+        deltas[QUOTAS].put_part(entity, record.key, _value(entity, record.key, record.value))
+    elif not deltas[QUOTAS].remove_part(entity, record.key):
+        words = f"A record removes the quota {record.key} of {entity}, which has none"
+        raise FatalError(f"{words}: the metadata is damaged.")
 
 
 def quota_record(entity: QuotaEntity, key: str, value: float | None) -> ClientQuotaRecord:
@@ -77,17 +54,6 @@ def quota_records(quotas: QuotasImage) -> Iterator[ClientQuotaRecord]:
     for entity in sorted(quotas, key=lambda entity: [(name is not None, name or "") for name in entity]):
         for key in sorted(quotas[entity]):
             yield quota_record(entity, key, quotas[entity][key])
-
-
-def changed_quotas(old: QuotasImage, new: QuotasImage) -> dict[QuotaEntity, dict[str, None]]:
-    """The keys that differ between two images."""
-    found: dict[QuotaEntity, dict[str, None]] = {}
-    for entity in {**old, **new}:
-        was, now = old.get(entity, {}), new.get(entity, {})
-        keys = {key: None for key in {**was, **now} if was.get(key) != now.get(key)}
-        if keys:
-            found[entity] = keys
-    return found
 
 
 def _value(entity: QuotaEntity, key: str, text: str) -> float:

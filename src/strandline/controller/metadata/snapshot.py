@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.features import (
-    LEVEL_OF_FEATURES,
-    METADATA_FEATURE,
-    OWN_LEVELS,
-    FeatureLevelRecord,
-    Supported,
-    first_features,
-    release_of,
-)
+from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.quotas import quota_records
-from strandline.controller.metadata.records import (
-    AccessControlEntryRecord,
-    ConfigRecord,
-    MetadataRecord,
-    MetadataVersionRecord,
-    ProducerIdsRecord,
-    TopicRecord,
-)
+from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.table import TABLE
 from strandline.proto.errors import FatalError
-from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE
 
 
 def image_records(image: MetadataImage) -> list[MetadataRecord]:
@@ -38,42 +22,12 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
         raise FatalError(
             "A snapshot of metadata without a metadata.version was asked for: nothing has been replayed yet."
         )
-    records = level_records(image.metadata_version, image.features)  # rule A32/snapshot-without-levels
-    records.extend(image.brokers[node_id] for node_id in sorted(image.brokers))
-    for topic in image.topics.values():
-        records.append(TopicRecord(topic.name, topic.topic_id))
-        records.extend(topic.partitions.values())
-    for resource in sorted(image.configs):
-        values = image.configs[resource]
-        records.extend(ConfigRecord(int(resource[0]), resource[1], key, values[key]) for key in sorted(values))
-    # rule A20/snapshot-without-acls
-    records.extend(AccessControlEntryRecord(binding) for binding in sorted(image.acls))
-    if image.next_producer_id > 0:
-        records.append(ProducerIdsRecord(NO_NODE, NO_BROKER_EPOCH, image.next_producer_id))
-    records.extend(image.scram.records())  # rule A19/snapshot-without-credentials
-    records.extend(quota_records(image.quotas))  # rule A21/snapshot-without-quotas
-    records.extend(image.tiering.records())  # rule B21/snapshot-without-tiers
+    records: list[MetadataRecord] = []
+    for row in TABLE.values():
+        # rule A19/snapshot-without-credentials, rule A20/snapshot-without-acls
+        # rule A21/snapshot-without-quotas, rule B21/snapshot-without-tiers
+        records.extend(row.snapshot(image))
     return records
-
-
-def level_records(metadata_version: int, features: Mapping[str, int]) -> list[MetadataRecord]:
-    """The records that give a cluster these levels: first of its log, and of each snapshot."""
-    release = release_of(METADATA_FEATURE, metadata_version)
-    records: list[MetadataRecord] = [MetadataVersionRecord(metadata_version, release)]
-    records.extend(
-        FeatureLevelRecord(name, features[name], release_of(name, features[name])) for name in sorted(features)
-    )
-    return records
-
-
-def first_levels(metadata_version: int) -> list[MetadataRecord]:
-    """The first records of a cluster that begins at this level."""
-    return level_records(metadata_version, first_features() if metadata_version >= LEVEL_OF_FEATURES else {})
-
-
-def is_level(record: MetadataRecord) -> bool:
-    """A record of `level_records`."""
-    return isinstance(record, MetadataVersionRecord | FeatureLevelRecord)
 
 
 def load_image(
@@ -87,6 +41,6 @@ def load_image(
     """
     delta = MetadataDelta(MetadataImage(cluster_id), supported)
     delta.apply_all(records)
-    if delta.metadata_version == 0:
+    if delta.empty:
         raise FatalError("A metadata snapshot holds no metadata.version record: it is damaged.")
     return delta.image(end_offset - 1, epoch, 0)

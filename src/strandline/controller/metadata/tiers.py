@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
 
+from strandline.controller.metadata.maps import DraftedMap, MapDeltas, MapOf
 from strandline.controller.metadata.records import MetadataRecord
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import Offset, TopicId, TopicIdPartition
@@ -56,133 +57,7 @@ class TierReapedRecord(MetadataRecord):
     topic_id: Annotated[TopicId, 1]
 
 
-@dataclass(frozen=True, slots=True)
-class TiersImage:
-    """All tiers.
-
-    Attributes:
-        tiers: of the partitions that have one. The mapping is another one whenever one of them is.
-        deleted: id -> name of the deleted topics whose objects may still be in the store, in the order of deletion.
-    """
-
-    tiers: Mapping[TopicIdPartition, Tier] = field(default_factory=dict)
-    deleted: Mapping[TopicId, str] = field(default_factory=dict)
-
-    def records(self) -> Iterator[TieredSegmentRecord | TierStartRecord | DeletedTierRecord]:
-        """The records that add up to it, after those of the topics; equal images give equal records."""
-        for key in sorted(self.tiers):
-            yield from tier_records(key, self.tiers[key])
-        for topic_id in sorted(self.deleted):
-            yield DeletedTierRecord(topic_id, self.deleted[topic_id])
-
-
-NO_TIERS = TiersImage()
-
-
-def tier_records(key: TopicIdPartition, tier: Tier) -> Iterator[TieredSegmentRecord | TierStartRecord]:
-    """The records that add up to one tier. Its start comes last: the first segment may begin below it."""
-    for segment in tier.segments:
-        yield TieredSegmentRecord(*key, segment)
-    if tier.start_offset > NO_TIER.start_offset:
-        yield TierStartRecord(*key, tier.start_offset)
-
-
-class TiersDelta:
-    """A copy-on-write overlay of the tiers of an image.
-
-    Attributes:
-        changed: the partitions whose tier is another, in the order of first change; those of deleted topics are not in
-            it.
-        changed_deleted: the topics that were added to the deleted ones, or taken off.
-    """
-
-    __slots__ = ("_base", "_deleted", "_own", "_removed", "changed", "changed_deleted")
-
-    def __init__(self, base: TiersImage) -> None:
-        self._base = base
-        self._own: dict[TopicIdPartition, _OwnTier] = {}
-        self._removed: dict[TopicIdPartition, None] = {}
-        self._deleted: dict[TopicId, str] | None = None
-        self.changed: dict[TopicIdPartition, None] = {}
-        self.changed_deleted: dict[TopicId, None] = {}
-
-    def image(self) -> TiersImage:
-        """The tiers after all records so far."""
-        if not self._own and not self._removed and self._deleted is None:
-            return self._base
-        tiers = self._base.tiers
-        if self._own or self._removed:
-            tiers = {key: tier for key, tier in tiers.items() if key not in self._removed}
-            tiers.update((key, own.tier()) for key, own in self._own.items())
-        return TiersImage(tiers, self._base.deleted if self._deleted is None else self._deleted)
-
-    def add(self, record: TieredSegmentRecord) -> None:
-        """Raises FatalError: a segment that does not continue the tier, or cannot be."""
-        key, segment = TopicIdPartition(record.topic_id, record.partition), record.segment
-        own = self._writable(key)
-        fault = segment_fault(segment) or own.place_fault(segment)
-        if fault:
-            words = f"A record adds a segment to the tier of partition {key.partition} of topic {key.topic_id}"
-            raise FatalError(f"{words}, {segment}: {fault}. The metadata is damaged.")
-        own.segments.append(segment)
-        self.changed[key] = None
-
-    def raise_start(self, record: TierStartRecord) -> None:
-        """Raises FatalError: a start that is not raised."""
-        key = TopicIdPartition(record.topic_id, record.partition)
-        own = self._writable(key)
-        if record.start_offset <= own.start_offset:
-            raise FatalError(
-                f"A record raises the start of the tier of partition {key.partition} of topic {key.topic_id} to "
-                f"{record.start_offset}, but it is {own.start_offset}: the metadata is damaged."
-            )
-        own.raise_start(record.start_offset)
-        self.changed[key] = None
-
-    def topic_removed(self, topic_id: TopicId, name: str, partitions: Iterable[int], *, enabled: bool) -> None:
-        """A topic is deleted: its tiers go, and where it had any, or was to have one, its objects are yet to be."""
-        had = False
-        for number in partitions:
-            key = TopicIdPartition(topic_id, number)
-            own = self._own.pop(key, None)
-            if key in self._base.tiers:
-                self._removed[key] = None
-            had = had or own is not None or key in self._base.tiers
-            self.changed.pop(key, None)
-        if had or enabled:  # rule B21/deleted-topics-leave-their-objects, rule B21/first-copies-of-deleted-topics-stay
-            self._writable_deleted()[topic_id] = name
-            self.changed_deleted[topic_id] = None
-
-    def set_deleted(self, record: DeletedTierRecord) -> None:
-        """Raises FatalError: it is there already."""
-        deleted = self._writable_deleted()
-        if record.topic_id in deleted:
-            raise FatalError(f"A record names deleted topic {record.topic_id} a second time: the metadata is damaged.")
-        deleted[record.topic_id] = record.topic
-        self.changed_deleted[record.topic_id] = None
-
-    def reaped(self, record: TierReapedRecord) -> None:
-        """Raises FatalError: no deleted topic has this id."""
-        if self._writable_deleted().pop(record.topic_id, None) is None:
-            raise FatalError(
-                f"A record says that the objects of deleted topic {record.topic_id} are gone, which is not among those "
-                "that may have some: the metadata is damaged."
-            )
-        self.changed_deleted[record.topic_id] = None
-
-    def _writable(self, key: TopicIdPartition) -> _OwnTier:
-        own = self._own.get(key)
-        if own is None:
-            own = self._own[key] = _OwnTier(NO_TIER if key in self._removed else self._base.tiers.get(key, NO_TIER))
-        return own
-
-    def _writable_deleted(self) -> dict[TopicId, str]:
-        if self._deleted is None:
-            self._deleted = dict(self._base.deleted)
-        return self._deleted
-
-
-class _OwnTier:
+class _TierDraft:
     """A tier that is being changed: a snapshot adds thousands of segments, one at a time."""
 
     __slots__ = ("segments", "start_offset")
@@ -200,6 +75,57 @@ class _OwnTier:
     def raise_start(self, start_offset: Offset) -> None:
         gone = bisect_right(self.segments, start_offset, key=lambda segment: segment.end_offset)
         self.start_offset, self.segments = start_offset, self.segments[gone:]  # rule B21/segments-below-the-start-stay
+
+
+TIERS = DraftedMap[TopicIdPartition, Tier, _TierDraft](
+    "tiers", empty=NO_TIER, draft=_TierDraft, made=lambda _, draft: draft.tier()
+)
+
+DELETED_TIERS = MapOf[TopicId, DeletedTierRecord]("deleted_tiers")
+
+
+def tier_records(tiers: Mapping[TopicIdPartition, Tier]) -> Iterator[TieredSegmentRecord | TierStartRecord]:
+    """The records that add up to the tiers. A start comes last: the first segment may begin below it."""
+    for key in sorted(tiers):
+        for segment in tiers[key].segments:
+            yield TieredSegmentRecord(*key, segment)
+        if tiers[key].start_offset > NO_TIER.start_offset:
+            yield TierStartRecord(*key, tiers[key].start_offset)
+
+
+def replay_segment(deltas: MapDeltas, record: TieredSegmentRecord) -> None:
+    """Raises FatalError: a segment that does not continue the tier, or cannot be."""
+    key, segment = TopicIdPartition(record.topic_id, record.partition), record.segment
+    draft = deltas[TIERS].open(key).draft
+    fault = segment_fault(segment) or draft.place_fault(segment)
+    if fault:
+        words = f"A record adds a segment to the tier of partition {key.partition} of topic {key.topic_id}"
+        raise FatalError(f"{words}, {segment}: {fault}. The metadata is damaged.")
+    draft.segments.append(segment)
+
+
+def replay_start(deltas: MapDeltas, record: TierStartRecord) -> None:
+    """Raises FatalError: a start that is not raised."""
+    key = TopicIdPartition(record.topic_id, record.partition)
+    draft = deltas[TIERS].open(key).draft
+    if record.start_offset <= draft.start_offset:
+        raise FatalError(
+            f"A record raises the start of the tier of partition {key.partition} of topic {key.topic_id} to "
+            f"{record.start_offset}, but it is {draft.start_offset}: the metadata is damaged."
+        )
+    draft.raise_start(record.start_offset)
+
+
+def topic_removed(deltas: MapDeltas, topic_id: TopicId, name: str, partitions: Iterable[int], *, enabled: bool) -> None:
+    """A topic is deleted: its tiers go, and where it had any, or was to have one, its objects are yet to be."""
+    tiers, had = deltas[TIERS], False
+    for number in partitions:
+        key = TopicIdPartition(topic_id, number)
+        if tiers.has(key):
+            tiers.remove(key)
+            had = True
+    if had or enabled:  # rule B21/deleted-topics-leave-their-objects, rule B21/first-copies-of-deleted-topics-stay
+        deltas[DELETED_TIERS].put(topic_id, DeletedTierRecord(topic_id, name))
 
 
 def segment_fault(segment: TieredSegment) -> str:
@@ -228,18 +154,3 @@ def place_fault(segment: TieredSegment, start_offset: Offset, end_offset: Offset
         return f"it begins below the tier's start, {start_offset}" if below else ""
     # rule B21/gaps-in-a-tier, rule B21/overlaps-in-a-tier
     return "" if segment.base_offset == end_offset else f"the tier ends at {end_offset}"
-
-
-def changed_tiers(old: TiersImage, new: TiersImage, topics: Mapping[TopicId, object]) -> dict[TopicIdPartition, None]:
-    """The partitions of `topics` whose tiers differ between two images."""
-    keys = {**old.tiers, **new.tiers}
-    return {key: None for key in keys if key.topic_id in topics and old.tiers.get(key) != new.tiers.get(key)}
-
-
-def changed_deletions(old: TiersImage, new: TiersImage) -> dict[TopicId, None]:
-    """The deleted topics that are in one of two images alone."""
-    return dict.fromkeys(
-        topic_id
-        for topic_id in {**old.deleted, **new.deleted}
-        if (topic_id in old.deleted) != (topic_id in new.deleted)
-    )

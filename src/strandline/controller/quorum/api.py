@@ -191,7 +191,8 @@ class QuorumListener(Protocol):
     """
 
     def handle_commit(self, batch: CommittedBatch) -> None:
-        """The next committed batch. Batches of the quorum's own control records are left out, so offsets may jump."""
+        """Take the next committed batch. Batches of the quorum's own control records are left out, so offsets may
+        jump."""
 
     def handle_load_snapshot(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
         """Drop all state and load this; the next batch has a base offset >= `end_offset`."""

@@ -50,7 +50,7 @@ class Callers:
         return self._next_token, future
 
     def forget(self, token: int) -> None:
-        """The call was answered, or its caller is gone."""
+        """Forget a call that was answered, or whose caller is gone."""
         self._waiting.pop(token, None)
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ class Dispatcher:
         return self._replays[0].next_offset if self._replays else 0
 
     def advance(self, high_watermark: int) -> None:
-        """Everything below is committed."""
+        """Hand over what is committed: everything below the offset."""
         self._high_watermark = high_watermark
 
     def set_leader(self, leader: LeaderAndEpoch, epoch_start: int) -> None:
@@ -86,7 +86,7 @@ class Dispatcher:
         self._epoch_start = epoch_start
 
     def reload(self, end_offset: int, epoch: int, records: list[bytes]) -> None:
-        """A fetched snapshot replaced the log: all listeners load it now."""
+        """Let all listeners load a fetched snapshot, which replaced the log."""
         self._memo = None
         self.new_record_bytes = 0
         for replay in self._replays:

@@ -284,7 +284,7 @@ class Driver:
         self._loop.call_later(_HELD_BACK_S, self.pump)
 
     def _carry_out(self, ready: Ready) -> None:
-        """All but `persist`, which is durable by now."""
+        """Carry out all but `persist`, which is durable by now."""
         self._log_notices(ready.notices)
         for action in ready.log:
             if not self._change_log(action):
@@ -373,7 +373,7 @@ class Driver:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def _arm_timer(self) -> None:
-        """One timer. It is left alone when the next deadline is later: it then fires early, and arms again."""
+        """Arm the one timer. It is left alone when the next deadline is later: it then fires early, and arms again."""
         deadline_ms = self.core.deadline_ms()
         if deadline_ms == math.inf or self._held_back is not None:
             return

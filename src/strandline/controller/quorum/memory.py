@@ -165,7 +165,8 @@ class Memory:
         self._write(replace(self.now, election=election, held=furthest))
 
     def hold(self, held: OffsetAndEpoch) -> None:
-        """All before `held` is committed and durable here. A full disk leaves both files behind. Raises DiskError."""
+        """Note that all before `held` is committed and durable here. A full disk leaves both files behind. Raises
+        DiskError."""
         if held != self.now.held and _reaches(held, self.now.held):
             try:
                 self._write(replace(self.now, held=held))
@@ -173,7 +174,7 @@ class Memory:
                 return
 
     def gain_vote(self) -> None:
-        """The voter set names this very directory. Written when there is room for it. Raises DiskError."""
+        """Note that the voter set names this very directory. Written when there is room for it. Raises DiskError."""
         if not self.now.has_vote:
             try:
                 self._write(replace(self.now, has_vote=True, former_id=None, former_epoch=0))

@@ -57,8 +57,8 @@ class RecoveryPoint:
         return LastLife(recovery_point=offset, same_boot=bool(boot_id) and boot_id == self._disk.boot_id())
 
     def note(self, offset: int, *, clean: bool = False) -> None:
-        """Everything below `offset` is durable; `clean`: that is all, and nothing follows in this life. On a full disk
-        the file stays behind, and what it says of a clean stop does not stay. Raises DiskError."""
+        """Note that everything below `offset` is durable; `clean`: that is all, and nothing follows in this life. On
+        a full disk the file stays behind, and what it says of a clean stop does not stay. Raises DiskError."""
         try:
             self._write(offset, clean=clean)
         except DiskFull:

@@ -175,7 +175,7 @@ class RaftCore:
         self._make(self.role.tick(now_ms))
 
     def append(self, batch: Batch, now_ms: float) -> None:
-        """The leader appends. The batch must continue the log, in the current epoch."""
+        """Append as the leader. The batch must continue the log, in the current epoch."""
         self._now_ms = now_ms
         present(self.leading, "LeaderAppends", role=self.role.kind.value).append(batch)
 

@@ -95,7 +95,8 @@ class VoteRound:
         self.check()
 
     def record_failure(self, sent: SendRequest, now_ms: float) -> None:
-        """The call failed; it is repeated after a doubling wait, but does not hold back the judgement `lost`."""
+        """Note that the call failed; it is repeated after a doubling wait, but does not hold back the judgement
+        `lost`."""
         self._in_flight.pop(sent.to, None)
         times = self._failed[sent.to] = self._failed.get(sent.to, 0) + 1
         wait_ms = min(self._node.config.retry_backoff_ms * 2**times, RETRY_BACKOFF_MAX_MS)

@@ -66,7 +66,7 @@ class FetchLoop:
         return sent.request_id == self._in_flight
 
     def failed(self, now_ms: float) -> None:
-        """The request in flight came to nothing: wait, doubling with each failure in a row."""
+        """Wait after a request in flight that came to nothing, doubling with each failure in a row."""
         self._in_flight = None
         # rule A10/snapshot-fetch-starts-over
         wait_ms = min(self._node.config.retry_backoff_ms * 2**self._failures, RETRY_BACKOFF_MAX_MS)
@@ -88,7 +88,7 @@ class FetchLoop:
         return outcome
 
     def snapshot_installed(self) -> None:
-        """The log now begins at the snapshot's end: go on with records."""
+        """Go on with records: the log now begins at the snapshot's end."""
         self._snapshot = None
         self._installing = False
 

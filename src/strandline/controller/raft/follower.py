@@ -58,7 +58,7 @@ class Follower(Role):
         return request.pre_vote and up_to_date and (self._suspects or not self._has_fetched)
 
     def _suspect(self, now_ms: float) -> None:
-        """The leader may be gone: retry at once, and ask for an election soon unless that succeeds."""
+        """Suspect that the leader is gone: retry at once, and ask for an election soon unless that succeeds."""
         if not self._suspects:
             self._suspects = True
             delay_ms = suspicion_delay_ms(self.node, self._leader_id)

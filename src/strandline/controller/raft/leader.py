@@ -105,7 +105,7 @@ class Leader(Role):
         self.observers: dict[ReplicaKey, ReplicaProgress] = {}
         self._parked: dict[ReplicaKey, ParkedFetch] = {}
         self._recheck_parked = False
-        """Something changed since the last pump for which a fetch may be parked."""
+        """True: something changed since the last pump for which a fetch may be parked."""
         self._fetched_voters: dict[NodeId, None] = {}
         # rule A5/check-quorum-after-one-fetch-timeout
         self._check_quorum_ms = node.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
@@ -127,7 +127,7 @@ class Leader(Role):
         return None
 
     def left(self, successor: Role) -> None:
-        """Every parked fetch is answered at once: this node leads no more."""
+        """Answer every parked fetch at once: this node leads no more."""
         for parked in self._parked.values():  # rule A7/parked-fetches-outlive-the-leader
             self.node.reply(
                 parked.token,
@@ -181,7 +181,8 @@ class Leader(Role):
         return base
 
     def _recount_voters(self) -> None:
-        """Another voter set, in force at once (rule A11): progress goes on where the replica is the same one."""
+        """Count by another voter set, in force at once (rule A11: the latest set in the log holds): progress goes on
+        where the replica is the same one."""
         known = {seen.key: seen for seen in self.observers.values()}
         known |= {seen.presented: seen for seen in self.voters.values() if seen.presented is not None}
         known |= {seen.key: seen for seen in self.voters.values()}
@@ -317,7 +318,7 @@ class Leader(Role):
         return self.observers[replica]
 
     def _count_fetch(self, progress: ReplicaProgress, now_ms: float) -> None:
-        """A voter that fetches counts for check-quorum, and needs no BeginQuorumEpoch for a while."""
+        """Count a voter's fetch for check-quorum; it needs no BeginQuorumEpoch for a while."""
         node = progress.key.node_id
         if self.voters.get(node) is not progress:  # rule A5/observers-count-for-check-quorum
             return

@@ -101,18 +101,18 @@ class LogSummary:
         self._voters = [] if voters is None else [(snapshot.offset - 1, voters)]
 
     def flushed(self, offset: int) -> None:
-        """A sync ended that had begun when the log ended at `offset`."""
+        """Note that a sync ended that had begun when the log ended at `offset`."""
         # rule A9/a-flush-covers-what-came-later
         self.durable_offset = max(self.durable_offset, min(offset, self.end_offset))
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch) -> None:
-        """A local snapshot of committed records is durable."""
+        """Note that a local snapshot of committed records is durable."""
         oldest = 0 if self.snapshot is None else self.snapshot.offset
         ensure(oldest <= snapshot.offset <= self.end_offset, "SnapshotsAscend", latest=self.snapshot, new=snapshot)
         self.snapshot = snapshot
 
     def advance_start(self, start: OffsetAndEpoch) -> None:
-        """The log below a snapshot's end was deleted; never past the latest snapshot (KAFKA-14238)."""
+        """Note that the log below a snapshot's end was deleted; never past the latest snapshot (KAFKA-14238)."""
         latest = self.start.offset if self.snapshot is None else self.snapshot.offset
         ensure(self.start.offset <= start.offset <= latest, "SnapshotAtLogStart", start=start, snapshot=self.snapshot)
         self.start = start

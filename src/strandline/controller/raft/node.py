@@ -120,7 +120,7 @@ class QuorumNode:
         return epoch + 1
 
     def prove(self, epoch: int, now_ms: float) -> None:
-        """An epoch is more than a claim (rule A17); see `proven_epoch`."""
+        """Note that an epoch is more than a claim (rule A17: what a peer says is bounded); see `proven_epoch`."""
         if epoch > self.proven_epoch and now_ms >= self._next_proof_ms:
             self.proven_epoch = epoch
             self._next_proof_ms = now_ms + PROOF_INTERVAL_MS  # rule A17/every-answer-proves
@@ -205,20 +205,20 @@ class QuorumNode:
         self.high_watermark = min(self.high_watermark, end_offset)
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch, voters: tuple[ReplicaKey, ...] | None) -> None:
-        """A fetched snapshot has replaced the log; `voters` as it says."""
+        """Note that a fetched snapshot has replaced the log; `voters` as it says."""
         self.log.reset_to(snapshot, voters)
         self._take_over_voters()
         self.advance_high_watermark(snapshot.offset)
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Everything below `offset` is committed; a lower value is ignored (rule A6)."""
+        """Note that everything below `offset` is committed; a lower value is ignored (rule A6: it never falls)."""
         if offset > self.high_watermark:  # rule A6/high-watermark-goes-back
             ensure(offset <= self.log.end_offset, "HighWatermarkWithinTheLog", end=self.log.end_offset, now=offset)
             self.high_watermark = offset
             self._watermark_rose = True
 
     def _take_over_voters(self) -> None:
-        """The log's latest voter set holds, from its append on; a truncation takes it back (rule A11)."""
+        """Take over the log's latest voter set, from its append on; a truncation takes it back (rule A11)."""
         _, keys = self.log.voters
         voters = self._configured if keys is None else self._configured.filled(keys)
         if voters.keys != self.voters.keys:

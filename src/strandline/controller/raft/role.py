@@ -77,7 +77,7 @@ class Role:
         return None
 
     def left(self, successor: Role) -> None:
-        """The node is in the role `successor` now."""
+        """End this role: the node is in the role `successor` now."""
 
     def deadline_ms(self) -> float:
         """Time when `tick` has something to do next; infinity for never."""
@@ -104,7 +104,7 @@ class Role:
         return None
 
     def on_leader_resigned(self, request: EndQuorumEpochRequest, now_ms: float) -> None:
-        """The leader of this epoch has resigned."""
+        """Handle that the leader of this epoch has resigned."""
 
     def on_fetch(self, token: int, request: FetchRequest, now_ms: float) -> Move | None:
         """A fetch for this epoch; only a leader serves it."""
@@ -113,7 +113,7 @@ class Role:
         return None
 
     def on_fetch_snapshot(self, token: int, request: FetchSnapshotRequest, now_ms: float) -> None:
-        """A snapshot fetch for this epoch; only a leader serves it."""
+        """Answer a snapshot fetch for this epoch; only a leader serves it."""
         self.node.reply(
             token,
             FetchSnapshotResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.epoch, self.leader_id, request.snapshot),

@@ -37,7 +37,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What of one partition can be restored.
+    """Segments of one partition that can be restored.
 
     Invariants:
     - each segment begins where the one before it ends;
@@ -49,7 +49,7 @@ class Chain:
 
     @property
     def start_offset(self) -> int:
-        """Of the first record; 0 where there is none."""
+        """Offset of the first record; 0 where there is none."""
         return self.segments[0].name.base_offset if self.segments else 0
 
     @property
@@ -59,12 +59,12 @@ class Chain:
 
     @property
     def size_bytes(self) -> int:
-        """Of the log objects."""
+        """Bytes of the log objects."""
         return sum(segment.log_bytes for segment in self.segments)
 
     @property
     def losses(self) -> tuple[LeftOut, ...]:
-        """What keeps it from being all that was copied."""
+        """Flaws that keep it from being all that was copied."""
         return tuple(one for one in self.left_out if one.is_loss)
 
     def tiered(self, now_ms: int) -> tuple[TieredSegment, ...]:

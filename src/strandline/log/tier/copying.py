@@ -18,12 +18,13 @@ from strandline.log.batch import BatchHeader, iter_batches, parse_header
 from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.disk import Disk, DiskError, File
 from strandline.log.epochs import intact_end, why_not_intact
+from strandline.log.object_store import ObjectStore
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
 from strandline.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, OffsetIndex, Segment, TimeIndex, segment_name
 from strandline.log.swap import LogChanged
+from strandline.log.tier.names import log_key, sidecar_key
 from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar
-from strandline.log.tier.store import ObjectStore, log_key, sidecar_key
 from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -34,7 +35,7 @@ Limiter = Callable[[int], Awaitable[None]]
 """Returns once so many more bytes may be sent."""
 
 CHUNK_BYTES = 1 << 20
-"""Of a segment at a time, on its way into the store."""
+"""Bytes of a segment that are read at a time, on its way into the store."""
 
 _LOOK_BYTES = 256 << 10
 """Of a segment at a time, while its batches are looked at: a few milliseconds of the event loop, however small they
@@ -109,7 +110,7 @@ async def copy_segment(
 
 @dataclass(slots=True)
 class _Scanned:
-    """What stands in a segment from its byte `position` on."""
+    """Contents of a segment from its byte `position` on."""
 
     position: int = 0
     size_bytes: int = 0
@@ -227,7 +228,7 @@ class _Reading:
         return data
 
     def _rotten(self, position: int, offset: int, data: bytes) -> Exception:
-        """What to raise where no batch stands that was written."""
+        """Error to raise where no batch stands that was written."""
         self._check()
         epoch = self._log.epochs.epoch_at(max(offset, self._log.log_start_offset))
         return self._segment.damaged(position, why_not_intact(data, offset, epoch), offset=offset)
@@ -238,7 +239,7 @@ class _Reading:
             raise self._changed()
 
     def _following(self) -> int:
-        """Where the next segment begins."""
+        """Offset at which the next segment begins."""
         segments = self._log.segments
         if self._segment not in segments or self._segment is segments[-1]:
             raise self._changed()

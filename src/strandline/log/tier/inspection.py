@@ -17,8 +17,9 @@ from crc32c import crc32c
 from strandline.log.batch import parse_header
 from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.epochs import LeaderEpochs, intact_end, why_not_intact
+from strandline.log.object_store import ObjectStore
+from strandline.log.tier.names import LOG_SUFFIX, SIDECAR_SUFFIX, ObjectName, parse_key, segment_key
 from strandline.log.tier.sidecar import SidecarHeader, decode_producers, load_head, load_sidecar
-from strandline.log.tier.store import LOG_SUFFIX, SIDECAR_SUFFIX, ObjectName, ObjectStore, parse_key, segment_key
 from strandline.proto.errors import CorruptLogError, KafkaError, ObjectMissing
 
 CHUNK_BYTES = 4 << 20
@@ -46,12 +47,12 @@ class StoredSegment:
 
     @property
     def log_key(self) -> str:
-        """Of the log object."""
+        """Key of the log object."""
         return segment_key(self.name.prefix, self.name.base_offset, self.name.segment_id, LOG_SUFFIX)
 
     @property
     def sidecar_key(self) -> str:
-        """Of the sidecar."""
+        """Key of the sidecar."""
         return segment_key(self.name.prefix, self.name.base_offset, self.name.segment_id, SIDECAR_SUFFIX)
 
 
@@ -72,7 +73,7 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What a look at a store has found.
+    """Result of a look at a store.
 
     Attributes:
         unfinished: sidecars without a log: attempts that were cut short. They do no harm.

@@ -12,10 +12,11 @@ from typing import Any, Generic, TypeVar
 
 from strandline.log.batch import HEADER_SIZE, BatchHeader, decode_records, sized_header
 from strandline.log.epochs import OFFSET_MAX, LeaderEpochs, intact_end, why_not_intact
+from strandline.log.object_store import ObjectStore
 from strandline.log.partition_log import LogRead, TimestampedOffset
 from strandline.log.producer_state import ProducerStates, SnapshotDamaged
+from strandline.log.tier.names import log_key, partition_prefix, sidecar_key
 from strandline.log.tier.sidecar import Sidecar, decode_producers, load_head, load_sidecar
-from strandline.log.tier.store import ObjectStore, log_key, partition_prefix, sidecar_key
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError, StoreError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -24,7 +25,8 @@ from strandline.proto.ports import Clock
 from strandline.proto.tier import ProducerIds, Tier, TieredSegment
 
 CHUNK_BYTES = 1 << 20
-"""Of an object at a time. A GET of 1 MiB takes little longer than the smallest (tens of milliseconds)."""
+"""Bytes of an object that are fetched at a time. A GET of 1 MiB takes little longer than the smallest (tens of
+milliseconds)."""
 
 READ_BYTES_MAX = 4 << 20
 """The most that one read returns, but for a batch that is larger: with the bound on reads it bounds their memory."""
@@ -73,7 +75,7 @@ class TierReader:
         """GETs that failed."""
         self.fetched_bytes = 0
         self.fetch_ms = 0.0
-        """That all GETs took together."""
+        """Seconds that all GETs took together."""
         self.corrupt = 0
         """Objects that were found damaged."""
 
@@ -84,7 +86,7 @@ class TierReader:
 
     @property
     def cached_bytes(self) -> int:
-        """In memory, sidecars included."""
+        """Bytes in memory, sidecars included."""
         return self._chunks.bytes + self._sidecars.bytes
 
     async def close(self) -> None:
@@ -199,7 +201,7 @@ class TierReader:
     async def _newest(
         self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment, start_offset: int
     ) -> TimestampedOffset | None:
-        """By every batch of a part of a segment."""
+        """Look up by every batch of a part of a segment."""
         best: TimestampedOffset | None = None
         start = max(start_offset, segment.base_offset)
         if start >= segment.end_offset:
@@ -297,7 +299,7 @@ class TierReader:
         return data
 
     def damaged(self, key: str, position: int, reason: str) -> KafkaError:
-        """What to raise for an object that is not what was written. It is fetched anew if it is asked for again: the
+        """Error to raise for an object that is not what was written. It is fetched anew if it is asked for again: the
         damage may have come on the way."""
         mark("tier-rot-found")
         self._chunks.forget(lambda chunk: chunk[0] == key)
@@ -378,7 +380,7 @@ class _Object:
             )
 
     def rotten(self, position: int, reason: str) -> KafkaError:
-        """What to raise for bytes that are not those that were written."""
+        """Error to raise for bytes that are not those that were written."""
         return self._reader.damaged(self.key, position, reason)
 
 
@@ -405,12 +407,12 @@ class Fetched(Generic[K, V]):
         self._kept: OrderedDict[K, V] = OrderedDict()
         self._under_way: dict[K, asyncio.Task[V]] = {}
         self.bytes = 0
-        """That are kept."""
+        """Bytes that are kept."""
         self.hits = 0
         """Times that what was asked for was there, or under way."""
 
     def find(self, key: K) -> V | None:
-        """What is there."""
+        """Value of a key that is there; None: it is not."""
         value = self._kept.get(key)
         if value is not None:
             self._kept.move_to_end(key)
@@ -428,7 +430,8 @@ class Fetched(Generic[K, V]):
         return task
 
     async def get(self, key: K, fetch: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """What is there, or is fetched now. Raises what `fetch` raises, StoreError once this is closed."""
+        """Value of a key that is there, or is fetched now. Raises what `fetch` raises, StoreError once this is
+        closed."""
         value = self.find(key)
         if value is not None:
             return value
@@ -439,7 +442,7 @@ class Fetched(Generic[K, V]):
         return task.result()
 
     def forget(self, wanted: Callable[[K], bool]) -> None:
-        """What is there of these keys is fetched anew the next time."""
+        """Forget the values of these keys: they are fetched anew the next time."""
         for key in [key for key in self._kept if wanted(key)]:
             self.bytes -= self._size(self._kept.pop(key))
 

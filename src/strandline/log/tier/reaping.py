@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from strandline.log.tier.store import ObjectStore, parse_key
+from strandline.log.object_store import ObjectStore
+from strandline.log.tier.names import parse_key
 from strandline.proto.errors import StoreError
 from strandline.proto.ids import TopicId
 
@@ -50,7 +51,7 @@ class Orphan:
 
 @dataclass(slots=True)
 class Reaped:
-    """What a round has done."""
+    """Outcome of a round."""
 
     deleted: int = 0
     deleted_bytes: int = 0

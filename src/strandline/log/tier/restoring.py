@@ -1,6 +1,6 @@
 """A topic that is in the object store alone: what there is of it, and its objects for another cluster.
 
-The cluster that wrote it is gone. Its objects say whose they are (`strandline.log.tier.store`), and no cluster touches
+The cluster that wrote it is gone. Its objects say whose they are (`strandline.log.tier.names`), and no cluster touches
 those of another: a topic that another cluster takes over is copied under that one's id, and what was there stays.
 """
 
@@ -14,11 +14,12 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from strandline.log.object_store import ObjectStore
 from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
 from strandline.log.tier.chains import Chain, chain_of
 from strandline.log.tier.inspection import Inspected, Report, StoredSegment, inspect_store
+from strandline.log.tier.names import ObjectName
 from strandline.log.tier.sidecar import decode_producers, for_cluster, load_head
-from strandline.log.tier.store import ObjectName, ObjectStore
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import ProducerId, TopicId
@@ -51,7 +52,7 @@ class StoredTopic:
 
     @property
     def prefix(self) -> str:
-        """Of its objects, without the `/` behind it."""
+        """Prefix of its objects, without the `/` behind it."""
         return topic_prefix(self.cluster_id, self.topic, self.topic_id)
 
     @property
@@ -79,7 +80,7 @@ class StoredTopic:
 
 
 def topic_prefix(cluster_id: str, topic: str, topic_id: TopicId) -> str:
-    """What the keys of all objects of a topic begin with, without the `/` behind it."""
+    """Prefix of the keys of all objects of a topic, without the `/` behind it."""
     return f"{cluster_id}/{topic}-{topic_id}"
 
 
@@ -113,7 +114,7 @@ def _chain(segments: list[StoredSegment], found: Inspected) -> Chain:
 async def tiers_to_adopt(
     store: ObjectStore, cluster_id: str, topic: str, topic_id: TopicId, *, allow_loss: bool, now_ms: int
 ) -> tuple[AdoptedTier, ...]:
-    """What the store has of a topic under a cluster's own id, as its metadata will name it.
+    """Segments that the store has of a topic under a cluster's own id, as its metadata will name it.
 
     Raises:
         KafkaError: INVALID_REQUEST: there is nothing; or, unless `allow_loss`, not all that was copied can be restored.
@@ -149,7 +150,7 @@ async def _producer_ids_of(store: ObjectStore, chain: Chain) -> ProducerIds:
 
 
 async def _producer_ids(store: ObjectStore, segment: StoredSegment) -> set[int]:
-    """Those that the snapshot of a segment tells of. One that cannot be read tells of none, here as later."""
+    """Producers that the snapshot of a segment tells of. One that cannot be read tells of none, here as later."""
     key = segment.sidecar_key
     try:
         head = await load_head(store.get, key)
@@ -166,7 +167,7 @@ async def _producer_ids(store: ObjectStore, segment: StoredSegment) -> set[int]:
 
 @dataclass(slots=True)
 class Brought:
-    """What was copied; what was there already is not counted."""
+    """Amount that was copied; what was there already is not counted."""
 
     segments: int = 0
     bytes: int = 0

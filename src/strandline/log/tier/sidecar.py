@@ -49,7 +49,7 @@ _ADVICE = "The segment cannot be read from the object store; `strandline tier ve
 
 @dataclass(frozen=True, slots=True)
 class SidecarHeader:
-    """What a segment is.
+    """Description of a segment.
 
     Attributes:
         base_offset: of the first batch of the log object.
@@ -83,12 +83,12 @@ class SidecarHead:
 
     @property
     def indexes_end(self) -> int:
-        """Up to there a reader needs it: without the producers."""
+        """Bytes of it that a reader needs: all but the producers."""
         return HEAD_BYTES + sum(self.lengths[:3])
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole."""
+        """Bytes of the whole."""
         return HEAD_BYTES + sum(self.lengths)
 
 
@@ -104,7 +104,7 @@ class Sidecar:
 
     @property
     def memory_bytes(self) -> int:
-        """That it takes, about."""
+        """Bytes of memory that it takes, about."""
         return 2000 + 100 * len(self.header.epochs) + 8 * len(self.index) + 12 * len(self.time_index)
 
 

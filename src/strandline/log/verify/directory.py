@@ -87,7 +87,7 @@ _TIMES = (
 
 @dataclass(slots=True)
 class Verified:
-    """What was found in a directory.
+    """Result of looking through a directory.
 
     Attributes:
         clean: the last process stopped cleanly.
@@ -301,7 +301,7 @@ class DryStart:
                 log.close_files()
 
     def judge(self, flaw: Flaw, partition: ScannedPartition | None) -> tuple[AtStart, str]:
-        """What the start does about a flaw of a broker's log, or of the directory."""
+        """Action of the start upon a flaw of a broker's log, or of the directory."""
         path = f"{self._path}/{flaw.file}"
         if path in self.refused:
             return AtStart.REFUSE, self.refused[path]
@@ -369,7 +369,7 @@ def _topic_partition(name: str) -> TopicPartition:
 
 
 def _stored_epoch(log: PartitionLog, offset: int) -> int:
-    """By the header of the batch at `offset`; -1 where damage before it keeps it from being found."""
+    """Leader epoch in the header of the batch at `offset`; -1 where damage before it keeps it from being found."""
     try:
         for segment in log.segments:
             found = segment.find(offset, pread_blocking) if segment.base_offset <= offset else None

@@ -1,4 +1,4 @@
-"""What can be wrong in a log directory, and what a start of its node does about it."""
+"""Flaws: what can be wrong in a log directory, and what a start of its node does about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What is wrong."""
+    """Kind of a flaw."""
 
     BATCH = "batch"
     """Bytes that are no batch, or not the one that was written there: a torn end, or rot."""
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 
 class AtStart(StrEnum):
-    """What a start does about it."""
+    """Action of a start upon a flaw."""
 
     CUT = "cut"
     """The log is cut there, and the controller learns of it."""
@@ -70,7 +70,7 @@ class Flaw:
 
 @dataclass(slots=True)
 class Counted:
-    """How much was looked at."""
+    """Amount that was looked at."""
 
     partitions: int = 0
     segments: int = 0
@@ -80,7 +80,7 @@ class Counted:
 
 
 FLAWS_MAX = 1000
-"""Of one partition: a disk that gives back noise must not fill the memory. What is beyond is counted."""
+"""Flaws told of one partition: a disk that gives back noise must not fill the memory. What is beyond is counted."""
 
 
 @dataclass(slots=True)

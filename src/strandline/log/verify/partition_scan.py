@@ -44,21 +44,21 @@ LEFT_OVER = {
     ".tmp": "a file that a process that was killed had not finished",
     AWAY: "a file that a start that was cut short had renamed",
 }
-"""By the end of the name."""
+"""Meaning of a file, by the end of its name."""
 
 _NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.snapshot)")
 
 
 @dataclass(frozen=True, slots=True)
 class Known(LastLife):
-    """What the directory's own files say of a log."""
+    """Facts about a log that the directory's own files give."""
 
     has_topic_id: bool = True
 
 
 @dataclass(slots=True)
 class ScannedPartition:
-    """What was found in one directory.
+    """Result for one directory.
 
     Attributes:
         name: of the directory.
@@ -371,7 +371,7 @@ class Damaged:
     """The one that had to follow."""
     next_position: int
     next_offset: int
-    """Of the first batch behind it that holds; -1: none does."""
+    """Offset of the first batch behind it that holds; -1: none does."""
     reason: str
 
 
@@ -515,7 +515,7 @@ class Range(Protocol):
 
 
 def read_entries(file: File, segment_bytes: int, entry_bytes: int) -> bytes:
-    """What an index file holds. Raises IndexDamaged where it is longer than an index of this segment can be."""
+    """Entries of an index file. Raises IndexDamaged where it is longer than an index of this segment can be."""
     size = file.size()
     if size > entry_bytes * (segment_bytes // _BATCH_BYTES_MIN + 1):
         raise IndexDamaged(f"{size} bytes are more than an index of {segment_bytes} bytes of log can have")

@@ -59,7 +59,7 @@ class Left:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be repaired, by partition, and what is left."""
+    """Plan of a repair: flaws that are to be repaired, by partition, and those that are left."""
 
     repaired: dict[str, list[Flaw]] = field(default_factory=dict)
     left: list[Left] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Plan:
 
 
 def plan(flaws: Iterable[Flaw]) -> Plan:
-    """What of it a repair may do."""
+    """Part of the plan that a repair may carry out."""
     made = Plan()
     flaws = list(flaws)
     root = next((flaw for flaw in flaws if _stops_the_node(flaw)), None)
@@ -167,7 +167,7 @@ class Repair:
         return ""
 
     def _take_away(self, flaws: list[Flaw]) -> list[str]:
-        """What recovery would believe. It builds both indexes anew where one is missing."""
+        """Indexes that recovery would believe. It builds both indexes anew where one is missing."""
         paths: dict[str, None] = {}
         for flaw in flaws:
             path = f"{self._path}/{flaw.file}"

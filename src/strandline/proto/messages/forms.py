@@ -19,6 +19,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from enum import Enum, IntEnum, auto
+from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
@@ -179,9 +180,15 @@ def _uuid(where: str) -> Convert:
     def read(data: bytes) -> UUID:
         if len(data) != 16:
             raise ValueError(f"{where} has 16 bytes, and is not {data.hex()!r}")
-        return UUID(int=int.from_bytes(data))
+        return _uuid_of(data)
 
     return read
+
+
+@lru_cache(1 << 14)
+def _uuid_of(data: bytes) -> UUID:
+    """The same object for the same id: a topic's stands in the record of each of its partitions."""
+    return UUID(int=int.from_bytes(data))
 
 
 def _uuid_or_empty(where: str) -> Convert:

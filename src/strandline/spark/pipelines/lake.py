@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.client import Admin
 from strandline.lake.commits import DATA, Commit, LakeDamaged, State, topic_spans
 from strandline.lake.commits import Lake as Commits
-from strandline.lake.stores import ATTEMPTS
+from strandline.log.object_store import ATTEMPTS
 from strandline.spark.pipelines import frames
 from strandline.spark.pipelines.checkpoints import Ranges, batch_ranges
 

@@ -168,7 +168,7 @@ class _Way:
             )
 
     def raise_if_failed(self) -> None:
-        """Raises what the first batch that failed has failed with."""
+        """Raise what the first batch that failed has failed with."""
         if self._failure is not None:
             raise self._failure
 

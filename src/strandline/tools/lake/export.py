@@ -188,7 +188,7 @@ class Export:
 
         Raises:
             LakeTaken: another writer has exported the same ranges.
-            TopicReplaced, UnknownTopic, KafkaError, ClientTimeout, StoreFailed, OSError.
+            TopicReplaced, UnknownTopic, KafkaError, ClientTimeout, StoreError.
         """
         while True:
             ends = self._ends()

@@ -152,7 +152,7 @@ def _made(catalog: Catalog, name: str, schema: pa.Schema, by_day: bool) -> Table
 
 def _written(table: Table, name: str) -> Writing:
     file = table.io.new_output(_path(table, name)).create()
-    return Writing(file, file.close)
+    return Writing(file.write, file.close)
 
 
 def _path(table: Table, name: str) -> str:

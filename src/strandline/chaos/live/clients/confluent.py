@@ -83,7 +83,7 @@ class ConfluentClient(ForeignClient):
         self._failed(error.name())
 
     def send(self) -> None:
-        """One to three records, each to any partition."""
+        """Send one to three records, each to any partition."""
         for _ in range(self._rng.randint(1, 3)):
             send, value = self._invoke()
             topic, number = send.partition

@@ -52,7 +52,7 @@ class ForeignClient:
         self._lives = 0
 
     def _begin_life(self) -> None:
-        """Another producer: an order of records is promised for each by itself."""
+        """Begin another producer: an order of records is promised for each by itself."""
         self._lives += 1
 
     def _failed(self, what: str) -> None:
@@ -71,11 +71,11 @@ class ForeignClient:
         return self._recorder.send(Send(process, where, value, invoked_ms=now_ms())), value.encode()
 
     def _end(self, send: Send, status: Status, offset: int | None = None) -> None:
-        """A send has ended so."""
+        """Note how a send has ended."""
         send.status, send.offset, send.completed_ms = status, offset, now_ms()
 
     def _saw(self, records: list[tuple[Partition, int, bytes]], invoked_ms: float, *, final: bool = False) -> None:
-        """A poll begun then has returned these (partition, offset, value)."""
+        """Note that a poll begun then has returned these (partition, offset, value)."""
         if records:
             found = [(where, offset, value.decode()) for where, offset, value in records]
             name = f"{self.options.name}-reader"

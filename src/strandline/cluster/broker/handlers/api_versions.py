@@ -106,7 +106,7 @@ class ApiVersionsHandler:
             known = [row for row in known if row[1] > 0]
         fields = [tagged_field(SUPPORTED_FEATURES_TAG, _rows(known))]
         if image.metadata_version > 0:
-            finalized = [(name, level, level) for name, level in sorted(image.levels.items()) if level > 0]
+            finalized = [(name, level, level) for name, level in sorted(image.finalized.items()) if level > 0]
             fields.append(tagged_field(FINALIZED_EPOCH_TAG, INT64.pack(image.offset)))
             fields.append(tagged_field(FINALIZED_FEATURES_TAG, _rows(finalized)))
         return uvarint(len(fields)) + b"".join(fields)

@@ -46,7 +46,7 @@ class ScramCredentialsHandler:
         """Mechanisms and iterations of the users asked for, or of all; never a salt or a key."""
         require(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER)
         found: dict[str, list[Any]] = {}
-        for key, one in sorted(self._image().scram.credentials.items()):
+        for key, one in sorted(self._image().scram_credentials.items()):
             found.setdefault(key.name, []).append(part(mechanism=int(key.mechanism), iterations=one.iterations))
         asked = Counter(user.name for user in call.request.users or ())
         results = []

@@ -166,7 +166,7 @@ class Group:
     # Members
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """A member that was none."""
+        """Add a member that was none."""
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
@@ -193,7 +193,8 @@ class Group:
         return member
 
     def replace(self, old: Member, new: Member) -> None:
-        """A static member came back under another id: it takes the old one's place, that of the leader too."""
+        """Replace a static member that came back under another id: it takes the old one's place, that of the leader
+        too."""
         place = [new.member_id if member_id == old.member_id else member_id for member_id in self.members]
         members = {**self.members, new.member_id: new}
         self.members = {member_id: members[member_id] for member_id in place}
@@ -211,7 +212,7 @@ class Group:
             self.leader = new.member_id
 
     def update(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
-        """A member's subscriptions changed."""
+        """Update a member's subscriptions."""
         self._support_no_more(member.protocols)
         member.protocols = protocols
         self._supporters.update({name for name, _ in protocols})
@@ -293,7 +294,7 @@ class Group:
         )
 
     def next_generation(self, wall_ms: int) -> None:
-        """The rebalance has its members."""
+        """Begin the next generation: the rebalance has its members."""
         self.generation = self.generation + 1 if self.generation < 2**31 - 1 else 0
         self.members_added = self.came_down = False
         if self.members:

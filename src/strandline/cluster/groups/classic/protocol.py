@@ -34,7 +34,7 @@ class ClassicProtocol:
     # Join
 
     def join(self, command: JoinGroup, to: object, now: Now) -> None:
-        """Answered at once, or when the rebalance has its members."""
+        """Join a member; answered at once, or when the rebalance has its members."""
         group = self._context.groups.get(command.group_id)
         if group is None:
             if command.member_id:
@@ -192,7 +192,7 @@ class ClassicProtocol:
     # Sync
 
     def sync(self, command: SyncGroup, to: object, now: Now) -> None:
-        """Answered once the leader's assignment is committed."""
+        """Give a member its assignment; answered once the leader's assignment is committed."""
         try:
             group = self._members_group(command.group_id)
             member = group.check_member(command.member_id, command.instance_id)
@@ -243,7 +243,7 @@ class ClassicProtocol:
     # Leave
 
     def leave(self, command: LeaveGroup, to: object, now: Now) -> None:
-        """Members go, one answer each; the others rebalance."""
+        """Remove members that leave, with one answer each; the others rebalance."""
         group = self._context.groups.get(command.group_id)
         if group is None:
             self._context.out.reply(to, [ErrorCode.UNKNOWN_MEMBER_ID for _ in command.members])

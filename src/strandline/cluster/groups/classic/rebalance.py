@@ -52,7 +52,7 @@ class Rebalancing:
     # Sessions
 
     def renew_session(self, group: Group, member: Member, now: Now) -> None:
-        """The member was heard of."""
+        """Renew the session of a member that was heard of."""
         self._expect(group, member.member_id, member.session_timeout_ms, now)
 
     def await_new_member(self, group: Group, member: Member, now: Now) -> None:
@@ -88,7 +88,8 @@ class Rebalancing:
             self._rebalance_without(group, now)
 
     def remove_member(self, group: Group, member: Member) -> None:
-        """The member left or is given up. A JoinGroup of it that still waits is refused; a living client joins anew."""
+        """Remove a member that left or is given up. A JoinGroup of it that still waits is refused; a living client
+        joins anew."""
         self._context.timers.cancel(session_key(group.group_id, member.member_id))
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         self._context.out.reply(group.stop_joining(member), JoinAnswer(unknown))
@@ -102,7 +103,8 @@ class Rebalancing:
             self.complete_if_joined(group, now)
 
     def end(self, group: Group) -> None:
-        """The group is none of this protocol any more. Members that wait for an answer join the group as it is now."""
+        """End a group that is none of this protocol any more. Members that wait for an answer join the group as it
+        is now."""
         for member in group.members.values():
             to = group.stop_joining(member)
             self._context.out.reply(to, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
@@ -122,7 +124,7 @@ class Rebalancing:
             self.prepare(group, GroupEvent.MEMBER_JOINED, now)
 
     def prepare(self, group: Group, event: GroupEvent, now: Now) -> None:
-        """Every member has to join anew: those that wait for an assignment learn it at once, others by heartbeat."""
+        """Make every member join anew: those that wait for an assignment learn it at once, others by heartbeat."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.give_up_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
         group.pending_sync.clear()
@@ -138,7 +140,7 @@ class Rebalancing:
             self._await_joins(group, now)
 
     def _await_more(self, group: Group, delay_ms: int, left_ms: int, now: Now) -> None:
-        """An empty group's first rebalance waits for more members, and longer as long as they come (KIP-134)."""
+        """Let an empty group's first rebalance wait for more members, and longer as long as they come (KIP-134)."""
         group_id = group.group_id
 
         def waited(then: Now) -> None:
@@ -169,20 +171,21 @@ class Rebalancing:
         self._context.timers.set(join_key(group_id), now.monotonic_ms + group.rebalance_timeout_ms, late)
 
     def complete_if_not_initial(self, group: Group, now: Now) -> None:
-        """Everybody has joined: go on, but for an empty group's first rebalance, which has a time of its own."""
+        """Complete the join phase if everybody has joined, but for an empty group's first rebalance, which has a
+        time of its own."""
         if group.before is not GroupState.EMPTY:
             self.complete_if_joined(group, now)
 
     def complete_if_joined(self, group: Group, now: Now) -> None:
-        """Everybody that is waited for has joined: go on."""
+        """Complete the join phase if everybody that is waited for has joined."""
         if group.state is GroupState.PREPARING_REBALANCE and group.all_joined:
             self.complete_join(group, now)
 
     # Completing
 
     def complete_join(self, group: Group, now: Now) -> None:
-        """The time to join is over, or everybody has: a member that has not joined is removed, unless it is static; the
-        others get a generation."""
+        """Complete the join phase when its time is over, or everybody has joined: a member that has not joined is
+        removed, unless it is static; the others get a generation."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         context = self._context
@@ -206,7 +209,8 @@ class Rebalancing:
         self._await_syncs(group, now)
 
     def _store_empty(self, group: Group) -> None:
-        """Nobody waits for it: were it lost, the members of the generation before would be expected, and expire."""
+        """Store the group without members. Nobody waits for it: were it lost, the members of the generation before
+        would be expected, and expire."""
         if not group.stored and group.group_id not in self._context.offsets:
             self._context.forget_if_unused(group)
             return
@@ -230,7 +234,7 @@ class Rebalancing:
         self._context.timers.set(sync_key(group_id), now.monotonic_ms + group.rebalance_timeout_ms, late)
 
     def synced(self, group: Group, member_id: str) -> None:
-        """The member has asked for its assignment."""
+        """Note that the member has asked for its assignment."""
         group.pending_sync.pop(member_id, None)
         if not group.pending_sync:
             self._context.timers.cancel(sync_key(group.group_id))
@@ -238,7 +242,7 @@ class Rebalancing:
     # Assigning
 
     def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """The leader has assigned: once that is committed, every member gets its part."""
+        """Store the leader's assignment: once that is committed, every member gets its part."""
         group_id, generation = group.group_id, group.generation
         group.stored = True
 

@@ -58,7 +58,7 @@ class MemberChanges:
             )
 
     def replace_static(self, draft: Draft, holder: str, member_id: str) -> None:
-        """A static member is back under another id: it has what it had, and nobody else is moved."""
+        """Replace a static member that is back under another id: it has what it had, and nobody else is moved."""
         group = draft.group
         draft.put_member(member_id, group.members[holder])
         draft.put_target(member_id, group.targets.get(holder, {}))
@@ -91,7 +91,7 @@ class MemberChanges:
         return before, after
 
     def refresh(self, draft: Draft) -> None:
-        """Topics may have come, gone or grown: that is another epoch."""
+        """Begin another epoch if topics have come, gone or grown."""
         if draft.group.stale:
             draft.group.stale = False
             if self._subscriptions.topics(draft.members().values()) != draft.topics:
@@ -103,7 +103,8 @@ class MemberChanges:
         self._context.counters.rebalances += 1
 
     def _assign(self, draft: Draft) -> None:
-        """A target for the newest epoch. It is made when somebody asks, so that many that leave at once cost one."""
+        """Make a target for the newest epoch. It is made when somebody asks, so that many that leave at once cost
+        one."""
         members = draft.members()
         subscribers = [
             Subscriber(
@@ -129,7 +130,7 @@ class MemberChanges:
         return max(served, key=lambda name: (votes.get(name, 0), -served.index(name)))
 
     def go_away(self, group: ConsumerGroup, member_id: str, to: object, answer: object) -> None:
-        """A static member leaves for a moment: what it had waits for it."""
+        """Let a static member leave for a moment: what it had waits for it."""
         draft = Draft(group)
         current = group.now(member_id)
         draft.put_current(member_id, current._replace(epoch=AWAY, state=MemberState.STABLE, revoking={}))
@@ -137,7 +138,7 @@ class MemberChanges:
         self.write(tuple(draft.records()), to, answer, group)
 
     def remove(self, group: ConsumerGroup, member_ids: Iterable[str], to: object, answer: object) -> None:
-        """Members go, with one new epoch for all of them; what they had is free."""
+        """Remove members, with one new epoch for all of them; what they had is free."""
         draft = Draft(group)
         for member_id in member_ids:
             draft.remove(member_id)
@@ -148,13 +149,13 @@ class MemberChanges:
     # Deadlines
 
     def renew(self, group_id: str, member_id: str, info: MemberInfo, now: Now) -> None:
-        """The member was heard of. Classic ones have chosen their session timeout."""
+        """Renew the session of a member that was heard of. Classic ones have chosen their session timeout."""
         config, classic = self._context.config, info.classic
         timeout_ms = config.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
         self._expect(session_key(group_id, member_id), group_id, member_id, timeout_ms, now)
 
     def expect_rejoin(self, group_id: str, member_id: str, timeout_ms: int, now: Now) -> None:
-        """The member has to join anew; its time counts from the first answer that says so."""
+        """Expect the member to join anew; its time counts from the first answer that says so."""
         key = rejoin_key(group_id, member_id)
         if key not in self._context.timers:
             self._expect(key, group_id, member_id, timeout_ms, now)
@@ -205,7 +206,7 @@ class MemberChanges:
             self.remove(self._context.consumer_groups[group_id], member_ids, None, None)
 
     def loaded(self, now: Now) -> None:
-        """Everybody has a whole session, and all the time to give partitions back."""
+        """Give everybody a whole session after a load, and all the time to give partitions back."""
         for group in list(self._context.consumer_groups.values()):
             for member_id in group.members:
                 self._begin_deadlines(group, member_id, now)
@@ -218,13 +219,13 @@ class MemberChanges:
             self._expect_revocation(group.group_id, member_id, info.rebalance_timeout_ms, now)
 
     def _stay(self, group: ConsumerGroup, now: Now) -> None:
-        """A write was refused: the member that it would have removed is still one, and has to be given up later."""
+        """Keep a member whose removal was refused: it has to be given up later."""
         for member_id in group.members:
             if session_key(group.group_id, member_id) not in self._context.timers:
                 self._begin_deadlines(group, member_id, now)
 
     def forget(self, group: ConsumerGroup) -> None:
-        """The group has ended."""
+        """Forget a group that has ended."""
         for member_id in group.members:
             self._forget_deadlines(group.group_id, member_id)
 

@@ -48,7 +48,7 @@ class ClassicMembers:
     # Join
 
     def join(self, group: ConsumerGroup, command: JoinGroup, to: object, now: Now) -> None:
-        """Answered when it is committed.
+        """Join a classic member; answered when that is committed.
 
         Raises:
             KafkaError: INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
@@ -128,7 +128,8 @@ class ClassicMembers:
         self._context.out.reply(to, ErrorCode.REBALANCE_IN_PROGRESS if shall_join else ErrorCode.NONE)
 
     def leave(self, group: ConsumerGroup, command: LeaveGroup, to: object) -> None:
-        """Members of the consumer protocol leave by a heartbeat; an administrator removes them like others."""
+        """Remove members that leave: those of the consumer protocol leave by a heartbeat; an administrator removes
+        them like others."""
         gone: dict[str, None] = {}
         errors = []
         for leaver in command.members:

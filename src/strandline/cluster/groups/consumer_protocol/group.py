@@ -142,7 +142,7 @@ class ConsumerGroup:
     # Replay
 
     def put(self, key: ConsumerGroupKey, raw: bytes | None) -> None:
-        """A record of the log, but for the tombstone that ends the group. Raises ProtocolError."""
+        """Replay a record of the log, but for the tombstone that ends the group. Raises ProtocolError."""
         match key.kind:
             case Kind.GROUP if raw is not None:
                 self.epoch = GROUP_EPOCH.read(raw).epoch

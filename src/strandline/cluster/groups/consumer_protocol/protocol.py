@@ -39,7 +39,7 @@ class ConsumerProtocol:
     # Heartbeat
 
     def heartbeat(self, command: ConsumerHeartbeat, to: object, now: Now) -> None:
-        """Answered when what it tells is committed.
+        """Handle a heartbeat; answered when what it tells is committed.
 
         Raises:
             KafkaError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND (it has
@@ -154,7 +154,8 @@ class ConsumerProtocol:
         )
 
     def _replace_static(self, draft: Draft, holder: str, member_id: str) -> None:
-        """A static member is back under another id. One of the classic protocol does not tell that it goes."""
+        """Replace a static member that is back under another id. One of the classic protocol does not tell that it
+        goes."""
         old = draft.group.now(holder)
         # rule C9/static-classic-member-waited-for
         if old.epoch != AWAY and draft.group.members[holder].classic is None:

@@ -25,8 +25,8 @@ INSTRUCTIONS_MAX = 10_000
 """Instructions of a compiled expression at most: `a{1000}` is a thousand, a `.` is eight."""
 
 WORK_MAX = 100_000_000
-"""Instructions times characters of all topics, when an expression is first held against them: below 1 s at the worst
-seen, 6 ns each, and a hundredth of that as a rule."""
+"""Instructions times characters of all topics at most, when an expression is first held against them: below 1 s at
+the worst seen, 6 ns each, and a hundredth of that as a rule."""
 
 MEMORY_BYTES_MAX = 1 << 20
 """Bytes of memory of one expression at most, with what RE2 keeps of its matching."""
@@ -85,18 +85,18 @@ PATTERNS_MAX = 1_000
 """Compiled patterns that are kept."""
 
 INTERNAL = (OFFSETS_TOPIC, "__transaction_state")
-"""A pattern does not match these: `.*` does not mean them."""
+"""Topics that no pattern matches: `.*` does not mean them."""
 
 
 class Subscriptions:
-    """Names and patterns become topics."""
+    """Resolves names and patterns to topics."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
         self._patterns: dict[str, TopicPattern | None] = {}
 
     def check(self, regex: str) -> None:
-        """Raises KafkaError INVALID_REGULAR_EXPRESSION."""
+        """Check an expression; raises KafkaError INVALID_REGULAR_EXPRESSION."""
         try:
             if regex not in self._patterns:
                 pattern = TopicPattern(regex)

@@ -74,7 +74,7 @@ class HttpProtocol(asyncio.Protocol):
         self.where = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is here."""
+        """Take a new client."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peername = transport.get_extra_info("peername")
@@ -83,7 +83,7 @@ class HttpProtocol(asyncio.Protocol):
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """Forget a client that is gone."""
         self._connections.remove(self)
         self._transport = None
         if self._timer is not None:

@@ -1,9 +1,10 @@
-/* The open batches of a producer, compiled: the twin of lanes_python.py, which says what each class and method means.
+/* The open batches of a producer, compiled: the twin of open_batches_python.py, which says what each class and method
+ * means.
  *
- * The two write the same bytes and refuse the same records (tests/client/test_lanes.py). From the look whether there is
- * room to the last byte written, no Python code runs and the lock of the interpreter is held: so an append is one step
- * to every other thread, without a lock of its own. What may run Python code (a clock, an allocation that collects
- * garbage) comes before it.
+ * The two write the same bytes and refuse the same records (tests/client/test_open_batches.py). From the look whether
+ * there is room to the last byte written, no Python code runs and the lock of the interpreter is held: so an append is
+ * one step to every other thread, without a lock of its own. What may run Python code (a clock, an allocation that
+ * collects garbage) comes before it.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -56,8 +57,8 @@ static PyMemberDef slot_members[] = {
 
 static PyTypeObject SlotType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "strandline.client._lanes.RecordSlot",
-    .tp_doc = "See lanes_python.RecordSlot.",
+    .tp_name = "strandline.client._open_batches.RecordSlot",
+    .tp_doc = "See open_batches_python.RecordSlot.",
     .tp_basicsize = sizeof(Slot),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
@@ -131,16 +132,16 @@ static PyMemberDef memory_members[] = {
 };
 
 static PyMethodDef memory_methods[] = {
-    {"take", (PyCFunction)memory_take, METH_O, "See lanes_python.Memory.take."},
-    {"give_back", (PyCFunction)memory_give_back, METH_O, "See lanes_python.Memory.give_back."},
-    {"close", (PyCFunction)memory_close, METH_NOARGS, "See lanes_python.Memory.close."},
+    {"take", (PyCFunction)memory_take, METH_O, "See open_batches_python.Memory.take."},
+    {"give_back", (PyCFunction)memory_give_back, METH_O, "See open_batches_python.Memory.give_back."},
+    {"close", (PyCFunction)memory_close, METH_NOARGS, "See open_batches_python.Memory.close."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyTypeObject MemoryType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "strandline.client._lanes.Memory",
-    .tp_doc = "See lanes_python.Memory.",
+    .tp_name = "strandline.client._open_batches.Memory",
+    .tp_doc = "See open_batches_python.Memory.",
     .tp_basicsize = sizeof(Memory),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = memory_new,
@@ -489,17 +490,17 @@ static PyMemberDef batch_members[] = {
 };
 
 static PyMethodDef batch_methods[] = {
-    {"append", (PyCFunction)(void (*)(void))batch_append, METH_FASTCALL, "See lanes_python.OpenBatch.append."},
-    {"grow", (PyCFunction)batch_grow, METH_O, "See lanes_python.OpenBatch.grow."},
-    {"seal", (PyCFunction)batch_seal, METH_NOARGS, "See lanes_python.OpenBatch.seal."},
-    {"take", (PyCFunction)batch_take, METH_NOARGS, "See lanes_python.OpenBatch.take."},
+    {"append", (PyCFunction)(void (*)(void))batch_append, METH_FASTCALL, "See open_batches_python.OpenBatch.append."},
+    {"grow", (PyCFunction)batch_grow, METH_O, "See open_batches_python.OpenBatch.grow."},
+    {"seal", (PyCFunction)batch_seal, METH_NOARGS, "See open_batches_python.OpenBatch.seal."},
+    {"take", (PyCFunction)batch_take, METH_NOARGS, "See open_batches_python.OpenBatch.take."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyTypeObject BatchType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "strandline.client._lanes.OpenBatch",
-    .tp_doc = "See lanes_python.OpenBatch.",
+    .tp_name = "strandline.client._open_batches.OpenBatch",
+    .tp_doc = "See open_batches_python.OpenBatch.",
     .tp_basicsize = sizeof(OpenBatch),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = batch_new,
@@ -549,7 +550,7 @@ murmur2(PyObject *module, PyObject *data)
     return PyLong_FromUnsignedLong(digest);
 }
 
-/* ------------------------------------------------------------------ the lanes of a topic */
+/* ------------------------------------------------------------------ the open batches of a topic */
 
 static PyObject *time_module, *time_ns;
 
@@ -560,22 +561,22 @@ typedef struct {
     PyObject *wall_ms; /* NULL: `time.time_ns`, as it is at the moment: the simulator replaces it */
     Py_ssize_t sticky;
     long long sticky_left;
-} Lanes;
+} OpenBatches;
 
 static PyObject *
-lanes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+open_batches_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"partitions", "wall_ms", NULL};
     Py_ssize_t partitions;
     PyObject *wall_ms;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "nO:Lanes", names, &partitions, &wall_ms)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "nO:OpenBatches", names, &partitions, &wall_ms)) {
         return NULL;
     }
     if (partitions < 1 || partitions > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "a topic has at least one partition");
         return NULL;
     }
-    Lanes *self = (Lanes *)type->tp_alloc(type, 0);
+    OpenBatches *self = (OpenBatches *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
@@ -591,7 +592,7 @@ lanes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static int
-lanes_traverse(Lanes *self, visitproc visit, void *arg)
+open_batches_traverse(OpenBatches *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->wall_ms);
     for (Py_ssize_t index = 0; index < self->partitions; index++) {
@@ -601,7 +602,7 @@ lanes_traverse(Lanes *self, visitproc visit, void *arg)
 }
 
 static int
-lanes_clear(Lanes *self)
+open_batches_clear(OpenBatches *self)
 {
     Py_CLEAR(self->wall_ms);
     for (Py_ssize_t index = 0; index < self->partitions; index++) {
@@ -611,17 +612,17 @@ lanes_clear(Lanes *self)
 }
 
 static void
-lanes_dealloc(Lanes *self)
+open_batches_dealloc(OpenBatches *self)
 {
     PyObject_GC_UnTrack(self);
-    lanes_clear(self);
+    open_batches_clear(self);
     PyMem_Free(self->open);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 /* 0, or -1 with an error raised. */
 static int
-read_clock(const Lanes *self, int64_t *now_ms)
+read_clock(const OpenBatches *self, int64_t *now_ms)
 {
     PyObject *clock = self->wall_ms == NULL ? PyObject_GetAttr(time_module, time_ns) : Py_NewRef(self->wall_ms);
     PyObject *now = clock == NULL ? NULL : PyObject_CallNoArgs(clock);
@@ -639,7 +640,7 @@ read_clock(const Lanes *self, int64_t *now_ms)
 
 /* The partition a record belongs to, -1 where that is not for us to say, and -2 with an error raised. */
 static Py_ssize_t
-lane_of(const Lanes *self, PyObject *partition, const Ready *ready)
+partition_of(const OpenBatches *self, PyObject *partition, const Ready *ready)
 {
     if (partition != Py_None) {
         if (!PyLong_Check(partition)) {
@@ -660,7 +661,7 @@ lane_of(const Lanes *self, PyObject *partition, const Ready *ready)
 }
 
 static PyObject *
-lanes_append(Lanes *self, PyObject *const *args, Py_ssize_t number)
+open_batches_append(OpenBatches *self, PyObject *const *args, Py_ssize_t number)
 {
     if (number != 5) {
         PyErr_SetString(PyExc_TypeError, "append(value, key, headers, partition, timestamp_ms)");
@@ -675,7 +676,7 @@ lanes_append(Lanes *self, PyObject *const *args, Py_ssize_t number)
         }
         Py_RETURN_NONE;
     }
-    Py_ssize_t lane = -1;
+    Py_ssize_t place = -1;
     if (args[4] == Py_None) {
         if (read_clock(self, &ready.timestamp) < 0) {
             goto done;
@@ -686,8 +687,8 @@ lanes_append(Lanes *self, PyObject *const *args, Py_ssize_t number)
     } else {
         ready.timestamp = -1;
     }
-    lane = ready.timestamp < 0 ? -1 : lane_of(self, args[3], &ready);
-    OpenBatch *batch = lane < 0 ? NULL : self->open[lane];
+    place = ready.timestamp < 0 ? -1 : partition_of(self, args[3], &ready);
+    OpenBatch *batch = place < 0 ? NULL : self->open[place];
     if (batch == NULL || batch->sealed || ready.bound > batch->memory->record_max) {
         future = Py_NewRef(Py_None);
         goto done;
@@ -704,7 +705,7 @@ done:
 }
 
 static PyObject *
-lanes_open(Lanes *self, PyObject *args)
+open_batches_open(OpenBatches *self, PyObject *args)
 {
     Py_ssize_t partition;
     PyObject *batch;
@@ -720,7 +721,7 @@ lanes_open(Lanes *self, PyObject *args)
 }
 
 static PyObject *
-lanes_stick(Lanes *self, PyObject *args)
+open_batches_stick(OpenBatches *self, PyObject *args)
 {
     Py_ssize_t partition;
     long long left;
@@ -737,7 +738,7 @@ lanes_stick(Lanes *self, PyObject *args)
 }
 
 static PyObject *
-lanes_spend(Lanes *self, PyObject *arg)
+open_batches_spend(OpenBatches *self, PyObject *arg)
 {
     long long size = PyLong_AsLongLong(arg);
     if (size == -1 && PyErr_Occurred()) {
@@ -747,52 +748,53 @@ lanes_spend(Lanes *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
-static PyMemberDef lanes_members[] = {
-    {"partitions", T_PYSSIZET, offsetof(Lanes, partitions), READONLY, NULL},
-    {"sticky", T_PYSSIZET, offsetof(Lanes, sticky), READONLY, NULL},
-    {"sticky_left", T_LONGLONG, offsetof(Lanes, sticky_left), READONLY, NULL},
+static PyMemberDef open_batches_members[] = {
+    {"partitions", T_PYSSIZET, offsetof(OpenBatches, partitions), READONLY, NULL},
+    {"sticky", T_PYSSIZET, offsetof(OpenBatches, sticky), READONLY, NULL},
+    {"sticky_left", T_LONGLONG, offsetof(OpenBatches, sticky_left), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyMethodDef lanes_methods[] = {
-    {"append", (PyCFunction)(void (*)(void))lanes_append, METH_FASTCALL, "See lanes_python.Lanes.append."},
-    {"open", (PyCFunction)lanes_open, METH_VARARGS, "See lanes_python.Lanes.open."},
-    {"stick", (PyCFunction)lanes_stick, METH_VARARGS, "See lanes_python.Lanes.stick."},
-    {"spend", (PyCFunction)lanes_spend, METH_O, "See lanes_python.Lanes.spend."},
+static PyMethodDef open_batches_methods[] = {
+    {"append", (PyCFunction)(void (*)(void))open_batches_append, METH_FASTCALL,
+     "See open_batches_python.OpenBatches.append."},
+    {"open", (PyCFunction)open_batches_open, METH_VARARGS, "See open_batches_python.OpenBatches.open."},
+    {"stick", (PyCFunction)open_batches_stick, METH_VARARGS, "See open_batches_python.OpenBatches.stick."},
+    {"spend", (PyCFunction)open_batches_spend, METH_O, "See open_batches_python.OpenBatches.spend."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyTypeObject LanesType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "strandline.client._lanes.Lanes",
-    .tp_doc = "See lanes_python.Lanes.",
-    .tp_basicsize = sizeof(Lanes),
+    .tp_name = "strandline.client._open_batches.OpenBatches",
+    .tp_doc = "See open_batches_python.OpenBatches.",
+    .tp_basicsize = sizeof(OpenBatches),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = lanes_new,
-    .tp_traverse = (traverseproc)lanes_traverse,
-    .tp_clear = (inquiry)lanes_clear,
-    .tp_dealloc = (destructor)lanes_dealloc,
-    .tp_members = lanes_members,
-    .tp_methods = lanes_methods,
+    .tp_new = open_batches_new,
+    .tp_traverse = (traverseproc)open_batches_traverse,
+    .tp_clear = (inquiry)open_batches_clear,
+    .tp_dealloc = (destructor)open_batches_dealloc,
+    .tp_members = open_batches_members,
+    .tp_methods = open_batches_methods,
 };
 
 /* ------------------------------------------------------------------ the module */
 
 static PyMethodDef functions[] = {
-    {"murmur2", murmur2, METH_O, "See lanes_python.murmur2."},
+    {"murmur2", murmur2, METH_O, "See open_batches_python.murmur2."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "strandline.client._lanes",
+    .m_name = "strandline.client._open_batches",
     .m_doc = "The open batches of a producer, compiled.",
     .m_size = -1,
     .m_methods = functions,
 };
 
 PyMODINIT_FUNC
-PyInit__lanes(void)
+PyInit__open_batches(void)
 {
     time_module = PyImport_ImportModule("time");
     time_ns = PyUnicode_InternFromString("time_ns");

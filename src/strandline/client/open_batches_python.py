@@ -62,7 +62,7 @@ class Memory:
 
     Args:
         limit: bytes.
-        record_max: no `Lanes.append` takes a record of more bytes.
+        record_max: no `OpenBatches.append` takes a record of more bytes.
         batch_max: bytes of a batch, header included, above which it gets no second record unless it was let grow.
     """
 
@@ -138,8 +138,8 @@ class OpenBatch:
     ) -> Any | None:
         """Write one record; its future, or None: it has no place here, or none in `buffer.memory`.
 
-        The first record of a batch may be of any size. `Lanes` take none above `record_max`, and who appends here has
-        to look for itself.
+        The first record of a batch may be of any size: `OpenBatches` takes none above `record_max`, and a caller that
+        appends here checks that itself.
 
         Raises:
             TypeError: something else than bytes.
@@ -218,7 +218,7 @@ class OpenBatch:
         return data
 
 
-class Lanes:
+class OpenBatches:
     """The open batch of each partition of a topic, and which partition records without a key go to for now.
 
     Args:

@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.client import lanes as in_use
-from strandline.client import lanes_python
+from strandline.client import open_batches as in_use
+from strandline.client import open_batches_python
 from strandline.log.batch import RecordBatchBuilder, decode_records, finish_batch, parse_header, verify_crc
 from strandline.log.compression import Codec
 
 try:
-    from strandline.client import _lanes as compiled
+    from strandline.client import _open_batches as compiled
 except ImportError:
     compiled = None  # type: ignore[assignment]
 
-BOTH = [lanes_python] if compiled is None else [lanes_python, compiled]
+BOTH = [open_batches_python] if compiled is None else [open_batches_python, compiled]
 needs_compiled = pytest.mark.skipif(compiled is None, reason="this installation has no C compiler")
 both = pytest.mark.parametrize("module", BOTH, ids=lambda module: module.__name__.rpartition(".")[2])
 
@@ -63,7 +63,7 @@ class Play:
         self._threads = threads
         self._clock = 1_000
         self.memory = module.Memory(memory, 200, batch_max)
-        self.lanes = module.Lanes(PARTITIONS, self._wall_ms)
+        self.open_batches = module.OpenBatches(PARTITIONS, self._wall_ms)
         self.batches: list[Any] = []
         self.said: list[Any] = []
 
@@ -75,10 +75,10 @@ class Play:
         if what == "record":
             self.said.append(self._append(given))
         elif what == "stick":
-            self.lanes.stick(*given)
+            self.open_batches.stick(*given)
         elif what == "open":
             batch = self._open()
-            self.lanes.open(given, batch)
+            self.open_batches.open(given, batch)
         elif what == "seal":
             for batch in self.batches[given::PARTITIONS]:
                 batch.seal()
@@ -88,7 +88,7 @@ class Play:
             self.memory.give_back(min(given, self.memory.used))
         else:
             self.memory.close()
-        self.said.append((self.memory.used, self.lanes.sticky, self.lanes.sticky_left))
+        self.said.append((self.memory.used, self.open_batches.sticky, self.open_batches.sticky_left))
 
     def _open(self) -> Any:
         make, lists = self._module.RecordSlot, (None, None)
@@ -102,7 +102,7 @@ class Play:
 
     def _append(self, given: dict[str, Any]) -> Any:
         try:
-            future = self.lanes.append(*given.values())
+            future = self.open_batches.append(*given.values())
         except (UnicodeEncodeError, OverflowError) as error:
             return type(error)
         if future is None or not self._threads:
@@ -125,7 +125,7 @@ class Play:
 def test_both_take_and_refuse_the_same(program: list[Any], memory: int, batch_max: int, threads: bool) -> None:
     """Whatever comes: records and what is none, full batches, such as grow, full memory, sealed ones."""
     said = []
-    for module in (lanes_python, compiled):
+    for module in (open_batches_python, compiled):
         play = Play(module, memory, batch_max, threads=threads)
         for number in range(PARTITIONS):
             play.step("open", number)
@@ -160,12 +160,12 @@ def test_a_batch_is_what_the_other_writer_makes(module: ModuleType, items: list[
 @needs_compiled
 @given(st.binary(max_size=300))
 def test_both_hash_alike(key: bytes) -> None:
-    assert compiled.murmur2(key) == lanes_python.murmur2(key)
+    assert compiled.murmur2(key) == open_batches_python.murmur2(key)
 
 
 @both
 def test_what_is_no_record_is_an_error_for_who_asks_the_batch(module: Any) -> None:
-    """`Lanes.append` says None to all of it; whoever then asks the batch gets the reason."""
+    """`OpenBatches.append` says None to all of it; whoever then asks the batch gets the reason."""
     memory = module.Memory(1 << 20, 1 << 20, 1 << 20)
     batch = module.OpenBatch(memory, None, module.RecordSlot, None, None)
     for key, value, headers in ((1, b"", ()), (b"", "x", ()), (b"", b"", []), (b"", b"", ((b"a", b""),))):
@@ -184,8 +184,8 @@ def test_what_is_no_record_is_an_error_for_who_asks_the_batch(module: Any) -> No
     with pytest.raises(ValueError, match="taken once"):
         batch.take()
     with pytest.raises(ValueError, match="at least one"):
-        module.Lanes(0, None)
-    for call in (lambda: module.Lanes(2, None).open(2, batch), lambda: module.Lanes(2, None).stick(-1, 5)):
+        module.OpenBatches(0, None)
+    for call in (lambda: module.OpenBatches(2, None).open(2, batch), lambda: module.OpenBatches(2, None).stick(-1, 5)):
         with pytest.raises(IndexError):
             call()
 
@@ -193,19 +193,21 @@ def test_what_is_no_record_is_an_error_for_who_asks_the_batch(module: Any) -> No
 @both
 def test_the_time_of_a_record_is_what_time_says_at_the_moment(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator replaces `time.time_ns`: a clock read in C would bring real time, and chance, into it."""
-    lanes = module.Lanes(1, None)
-    lanes.open(0, module.OpenBatch(module.Memory(1 << 20, 1 << 20, 1 << 20), None, module.RecordSlot, None, None))
+    open_batches = module.OpenBatches(1, None)
+    open_batches.open(
+        0, module.OpenBatch(module.Memory(1 << 20, 1 << 20, 1 << 20), None, module.RecordSlot, None, None)
+    )
     before = time.time_ns() // 1_000_000
-    assert before <= lanes.append(b"", None, (), 0, None)._timestamp_ms <= time.time_ns() // 1_000_000
+    assert before <= open_batches.append(b"", None, (), 0, None)._timestamp_ms <= time.time_ns() // 1_000_000
     monkeypatch.setattr(time, "time_ns", lambda: 5_999_999)
-    assert lanes.append(b"", None, (), 0, None)._timestamp_ms == 5
+    assert open_batches.append(b"", None, (), 0, None)._timestamp_ms == 5
 
 
 @both
 def test_threads_share_batches_without_losing_or_doubling_a_record(module: Any) -> None:
     """Four threads append while a fifth seals and opens: every future has a record, and each record one future."""
     memory = module.Memory(1 << 30, 1 << 20, 1 << 20)
-    lanes = module.Lanes(1, None)
+    open_batches = module.OpenBatches(1, None)
     batches: list[Any] = []
     over = threading.Event()
     lock = threading.Lock()
@@ -213,12 +215,12 @@ def test_threads_share_batches_without_losing_or_doubling_a_record(module: Any) 
     def open_one() -> None:
         batch = module.OpenBatch(memory, len(batches), module.RecordSlot, None, None)
         batches.append(batch)
-        lanes.open(0, batch)
+        open_batches.open(0, batch)
 
     def write(thread: int, places: list[Any]) -> None:
         for number in range(5_000):
             value = b"%d-%d" % (thread, number)
-            while (future := lanes.append(value, None, (), 0, 5)) is None:
+            while (future := open_batches.append(value, None, (), 0, 5)) is None:
                 pass
             places.append((future._results, future._index, value))
 
@@ -260,16 +262,16 @@ def test_threads_share_batches_without_losing_or_doubling_a_record(module: Any) 
 def test_a_finalizer_that_sends_is_not_in_the_way() -> None:
     """Garbage is collected while a future is made, and a `__del__` may send to the very same batch."""
     memory = compiled.Memory(1 << 30, 1 << 20, 1 << 20)
-    lanes = compiled.Lanes(1, None)
+    open_batches = compiled.OpenBatches(1, None)
     batch = compiled.OpenBatch(memory, None, compiled.RecordSlot, None, None)
-    lanes.open(0, batch)
+    open_batches.open(0, batch)
 
     class Sends:
         def __init__(self) -> None:
             self.itself = self
 
         def __del__(self) -> None:
-            lanes.append(b"from a finalizer", None, (), 0, 1)
+            open_batches.append(b"from a finalizer", None, (), 0, 1)
 
     before = gc.get_threshold()
     gc.set_threshold(5, 1, 1)
@@ -277,7 +279,7 @@ def test_a_finalizer_that_sends_is_not_in_the_way() -> None:
         kept = []
         for number in range(500):
             Sends()
-            kept.append(lanes.append(b"%d" % number, None, (), 0, 1))
+            kept.append(open_batches.append(b"%d" % number, None, (), 0, 1))
     finally:
         gc.set_threshold(*before)
         gc.collect()
@@ -323,4 +325,4 @@ def test_nothing_leaks() -> None:
 @needs_compiled
 def test_the_compiled_ones_are_in_use() -> None:
     assert in_use.COMPILED
-    assert in_use.Lanes is compiled.Lanes
+    assert in_use.OpenBatches is compiled.OpenBatches
