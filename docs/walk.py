@@ -33,13 +33,13 @@ from strandline.chaos.testing.env import Env
 from strandline.chaos.testing.simulation import Simulation
 from strandline.client.aio import Consumer, Producer
 
-FILES_MAX = 41
+FILES_MAX = 29
 """The walk may have so many files. Lower it when you can."""
 
 DOORS = 2
 """A file should be entered by so many doors at most."""
 
-FILES_WITH_MORE_DOORS_MAX = 10
+FILES_WITH_MORE_DOORS_MAX = 5
 """So many files are entered by more. Lower it when you can."""
 
 SOURCE = Path(strandline.__file__).parent

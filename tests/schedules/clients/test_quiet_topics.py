@@ -118,8 +118,8 @@ def test_65_a_copy_that_follows_a_quiet_topic_keeps_its_notes() -> None:
 
         def copying(follow: bool) -> Engine:
             return Engine(
-                env.bootstrap, "t", "copy", group="copier", wish=TargetSpec(partitions=1), transform=None, follow=follow,
-                accept_deleted=False, settings={}, on_progress=lambda _done, _all: None,
+                env.bootstrap, "t", "copy", group="copier", wish=TargetSpec(partitions=1), transform=None,
+                follow=follow, accept_deleted=False, settings={}, on_progress=lambda _done, _all: None,
             )  # fmt: skip
 
         running = asyncio.create_task(copying(True).run())
