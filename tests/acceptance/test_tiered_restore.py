@@ -173,7 +173,7 @@ def test_a_topic_outlives_its_cluster(lost: tuple[Path, list[int], list[list[See
         assert (dry["dry_run"], dry["existed"], objects(store)) == (True, False, before)
         assert [part["end_offset"] for part in dry["partitions"]] == ends
 
-        kill_in_the_middle(cluster, store, len(before))
+        kill_in_the_middle(cluster, store, before)
         with Admin(cluster.bootstrap) as admin:
             assert TOPIC not in admin.list_topics()
 
@@ -207,12 +207,13 @@ def test_a_topic_outlives_its_cluster(lost: tuple[Path, list[int], list[list[See
     assert verified.returncode == 0, verified.stdout
 
 
-def kill_in_the_middle(cluster: DevCluster, store: Path, count: int) -> None:
-    """Begin, and kill once six objects have come to the `count` that are there."""
+def kill_in_the_middle(cluster: DevCluster, store: Path, before: dict[str, int]) -> None:
+    """Begin, and kill once a whole segment has come to what was there before: its log comes last, and several segments
+    are on their way at a time."""
     running = subprocess.Popen(command(cluster.bootstrap, store), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
-        while len(objects(store)) < count + 6:
+        while not any(key.endswith(".log") and key not in before for key in objects(store)):
             assert time.monotonic() < deadline, "it copies nothing"
             assert running.poll() is None, "it was not caught in the middle"
         running.send_signal(signal.SIGKILL)
