@@ -28,13 +28,8 @@ from strandline.controller.machine.state import MachineSettings, MachineState, R
 from strandline.controller.machine.unproven import WAIT_MS, UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import diff
-from strandline.controller.metadata.image import (
-    METADATA_VERSION,
-    METADATA_VERSION_FEATURE,
-    MetadataImage,
-    TopicInfo,
-    topic_resource,
-)
+from strandline.controller.metadata.features import METADATA_FEATURE, NEWEST_LEVEL
+from strandline.controller.metadata.image import MetadataImage, TopicInfo, topic_resource
 from strandline.controller.metadata.records import PartitionRecord, RegisterBrokerRecord, TopicRecord
 from strandline.log.findings import LogCondition
 from strandline.proto.errors import FatalError, KafkaError
@@ -125,7 +120,7 @@ def image_of(metadata: Metadata, order: tuple[NodeId, ...] = NODES) -> MetadataI
     topic = TopicInfo(TopicRecord(TOPIC_PARTITION.topic, TOPIC_ID), {0: partition})
     return MetadataImage(
         CLUSTER,
-        levels={METADATA_VERSION_FEATURE: METADATA_VERSION},
+        levels={METADATA_FEATURE: NEWEST_LEVEL},
         brokers=dict(metadata.brokers),
         topics={topic.name: topic},
         topic_by_id={TOPIC_ID: topic},

@@ -29,10 +29,11 @@ from strandline.proto.kafka.apis import Api
 
 HOST = "brokers"
 FIRST_PORT = 9091
+CLUSTER = "scripted"
 
 OFFERED = {
     Api.PRODUCE: (3, 13), Api.FETCH: (4, 17), Api.LIST_OFFSETS: (1, 10), Api.METADATA: (1, 13),
-    Api.API_VERSIONS: (0, 4), Api.INIT_PRODUCER_ID: (0, 5), Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    Api.API_VERSIONS: (0, 5), Api.INIT_PRODUCER_ID: (0, 5), Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
 }  # fmt: skip
 
 
@@ -71,6 +72,8 @@ class ScriptedCluster:
     next_producer_id: int = 1000
     appended: asyncio.Event = field(default_factory=asyncio.Event)
     advertised: dict[int, tuple[str, int]] = field(default_factory=dict)
+    misrouted: int = 0
+    """Connections of clients that wanted to reach another broker."""
     silent_nodes: set[int] = field(default_factory=set)
     """Brokers that take produce requests and never answer, as a paused process does."""
     deaf_nodes: dict[int, dict[TopicPartition, tuple[int, int]]] = field(default_factory=dict)
@@ -146,7 +149,10 @@ class ScriptedCluster:
             return struct.pack(">i", correlation_id) + self._versions(0, ErrorCode.UNSUPPORTED_VERSION)
         assert low <= version <= high, f"{api.name} v{version} was not offered"
         if api is Api.API_VERSIONS:
-            return header + self._versions(version, ErrorCode.NONE)
+            asked = schema.request(api, version).decode(body)
+            misrouted = version >= 5 and asked.node_id >= 0 and (asked.cluster_id, asked.node_id) != (CLUSTER, node)
+            self.misrouted += misrouted
+            return header + self._versions(version, ErrorCode.REBOOTSTRAP_REQUIRED if misrouted else ErrorCode.NONE)
         request = schema.request(api, version).decode(body)
         values = await getattr(self, f"_{api.name.lower()}")(node, version, request)
         if values is None or values == b"":
@@ -167,7 +173,7 @@ class ScriptedCluster:
             host, port = self.advertised.get(number, (HOST, FIRST_PORT + number))
             brokers.append({"node_id": number, "host": host, "port": port, "rack": None})
         return {
-            "throttle_time": 0, "brokers": brokers, "cluster_id": "scripted", "controller_id": 1,
+            "throttle_time": 0, "brokers": brokers, "cluster_id": CLUSTER, "controller_id": 1,
             "topics": [self._topic(node, name) for name in names], "error_code": 0,
         }  # fmt: skip
 

@@ -246,8 +246,8 @@ def test_a_connection_that_is_lost_behind_its_last_answer_is_none(monkeypatch: p
     seed 2000101: it was kept for good, and each later request of a consumer to its coordinator ended at once.)"""
     settle = Connection.settle_versions
 
-    async def settle_and_lose(connection: Connection, timeout_ms: float) -> None:
-        await settle(connection, timeout_ms)
+    async def settle_and_lose(connection: Connection, *given: Any) -> None:
+        await settle(connection, *given)
         connection.close()
 
     async def visit(connection: Connection) -> None:

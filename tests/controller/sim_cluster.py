@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from strandline.controller.broker_api import ReplicaOffsets, TopicFindings
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
+from strandline.controller.metadata.features import METADATA_FEATURE, OWN_LEVELS, Supported
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.records import PartitionRecord
 from strandline.controller.operations import ALTER_PARTITION, CREATE_TOPICS
@@ -58,7 +60,8 @@ class Node:
             config=QuorumConfig(),
             on_fatal=self.fatal.append,
         )
-        self.publisher = ImagePublisher(CLUSTER)
+        self.supported = cluster.supported.get(node, OWN_LEVELS)
+        self.publisher = ImagePublisher(CLUSTER, self.supported)
         self.quorum.register(self.publisher)
         self.quorum.rehearse_on(ImageRehearsal(self.publisher))
         self.controller = Controller(
@@ -68,13 +71,13 @@ class Node:
             rpc=ports.rpc,
             clock=ports.clock,
             rng=ports.rng,
-            config=cluster.config,
+            config=cluster.config.replaced(machine=cluster.config.machine.replaced(supported=self.supported)),
             on_fatal=self.fatal.append,
         )
         self.quorum.register(self.controller)
         self.channel = ControllerChannel(self.quorum, self.publisher, ports.rpc, ports.clock, ports.rng)
         self.session = BrokerSession(
-            registration=cluster.registration(node, incarnation),
+            registration=self.told(cluster.registration(node, incarnation)),
             channel=self.channel,
             publisher=self.publisher,
             rpc=ports.rpc,
@@ -88,10 +91,16 @@ class Node:
         self.answers_as = incarnation
         """Which process its address says it is."""
 
+    def told(self, request: broker_api.RegisterBrokerRequest) -> broker_api.RegisterBrokerRequest:
+        """The registration with what this node's build knows."""
+        first, last = self.supported[METADATA_FEATURE]
+        features = broker_api.told(self.supported)
+        return replace(request, features=features, min_metadata_version=first, max_metadata_version=last)
+
     async def run(self) -> None:
         unary, streams = self.quorum.rpc_handlers()
         more, session = self.controller.rpc_handlers()
-        ping = {methods.PING.path: ping_handler(self.node, self.answers_as)}
+        ping = {methods.PING.path: ping_handler(self.node, self.answers_as, self.supported)}
         await self.ports.rpc.serve(endpoint(self.node), {**unary, **more, **ping}, {**streams, **session})
         await self.quorum.start()
         self.session.start()
@@ -113,6 +122,8 @@ class SimCluster(Stage):
         self.voters = nodes
         self.config = config or ControllerConfig()
         self.nodes: dict[int, Node] = {}
+        self.supported: dict[int, Supported] = {}
+        """What a node's build knows, where it is not this one's."""
         self.ever: list[Node] = []
         self.lives: dict[int, list[UUID]] = {}
 

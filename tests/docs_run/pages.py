@@ -34,6 +34,7 @@ PAGES = (
     "docs/uses/recipes.md",
     "docs/uses/pipelines.md",
     "docs/operations.md",
+    "docs/upgrade.md",
     "docs/security.md",
     "docs/tiering.md",
     "docs/lake.md",

@@ -32,6 +32,7 @@ from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.run_node import FAILED_STOP_S
 from strandline.controller import api, operations
+from strandline.controller.metadata.features import BEFORE_LEVELS, FIRST_LEVEL, METADATA_FEATURE, OWN_LEVELS
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import Quorum
@@ -88,11 +89,13 @@ class SimCluster:
         users: Sequence[str] = (),
         directories: int = 1,
         store: StoreConfig | None = None,
+        older: float = 0.0,
     ) -> None:
         """`size` nodes, of which the first `controllers` (all, unless told) are voters too; `split`: `size` controllers
         and as many brokers. `users`: of SCRAM, as `strandline format --add-scram` has them; then clients log in.
         `directories`: of logs on each node, each on a disk of its own. `store`: how the object store behaves, for nodes
-        whose `settings` name one."""
+        whose `settings` name one. `older`: this share of all starts are those of a build from before there were levels,
+        as in the middle of a rolling upgrade, and the cluster is at its level."""
         self.world = world
         self.names = [f"n{number}" for number in range(1, (2 * size if split else size) + 1)]
         self.controllers = self.names[:size] if controllers is None else self.names[:controllers]
@@ -114,6 +117,8 @@ class SimCluster:
         self._paths = [DATA, *(f"{DATA}{number}" for number in range(2, directories + 1))]
         self._orders = split_seed(world.seed, "orders of log.dirs")
         self._earlier_builds = split_seed(world.seed, "earlier builds")
+        self._levels = split_seed(world.seed, "levels")
+        self._older = older
         self.ordered: Callable[[Sequence[str]], Sequence[str]] = self._draw_order
         """Order in which a start finds `log.dirs`."""
         self.store = SimStore(world.loop, split_seed(world.seed, "object store"), store)
@@ -245,6 +250,7 @@ class SimCluster:
             rng=ports.rng,
             rpc=ports.rpc,
             open_store=lambda _: store,
+            supported=BEFORE_LEVELS if self._levels.random() < self._older else OWN_LEVELS,
         )
         live = self.live[name] = Live(int(name[1:]), process, node)
         await node.start()
@@ -279,6 +285,8 @@ class SimCluster:
         # A new disk is formatted every other time as the documentation says: without a vote.
         advised = name in self.without_vote
         again = self._is_formatted(ports.disk)
+        without_vote = name in self.controllers and ((wipes % 2 == 1 and not again) or advised)
+        new_voter = name in self.controllers and name not in self._born
         format_directory(
             ports.disk,
             config,
@@ -286,8 +294,9 @@ class SimCluster:
             initial_controllers=voters,
             rng=ports.rng,
             ignore_formatted=advised,
-            without_vote=name in self.controllers and ((wipes % 2 == 1 and not again) or advised),
-            add_scram=self._users if name in self.controllers and name not in self._born else (),
+            without_vote=without_vote,
+            add_scram=self._users if new_voter else (),
+            features=(f"{METADATA_FEATURE}={FIRST_LEVEL}",) if self._older and new_voter and not without_vote else (),
             disks=ports.disks,
         )
         self._born[name] = None

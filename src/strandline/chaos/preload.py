@@ -9,7 +9,7 @@ from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 
 _MESSAGES = (
-    (Api.API_VERSIONS, 4),
+    (Api.API_VERSIONS, 5),
     (Api.CREATE_TOPICS, 7),
     (Api.INIT_PRODUCER_ID, 5),
     (Api.LIST_OFFSETS, 10),

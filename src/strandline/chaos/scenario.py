@@ -83,6 +83,7 @@ class ScenarioRun:
             users=users,
             directories=self.options.directories,
             store=None if tiered is None else tiered.store,
+            older=self.options.older,
         )
         self.world.add_machine(CLIENT)
         self.history = History()

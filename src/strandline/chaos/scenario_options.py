@@ -75,6 +75,9 @@ DAMAGED_FILES_SHARE = 0.25
 """Share of the seeds in which files beside the logs are damaged on any machine, several in one run. Not where one
 machine's copy may be the only one: a node that cannot tell what it has leads only after others."""
 
+LEVELS_SHARE = 0.2
+"""Of the seeds: nodes of two builds are mixed, as in a rolling upgrade, at the level of the older one."""
+
 SERVICES_SHARE = 0.2
 """Share of the seeds in which services run beside the plain clients (`chaos.services`), which do less there."""
 
@@ -97,6 +100,8 @@ class ScenarioOptions:
     duration_ms: int
     kill_clients: bool
     split_layout: bool = False
+    older: float = 0.0
+    """The share of all starts that are those of the build before, in a cluster at its level."""
     directories: int = 1
     """Log directories of each node, each on a disk of its own."""
     """Three controllers and three brokers instead of three combined nodes."""
@@ -168,6 +173,9 @@ class ScenarioOptions:
         if split(seed, "seesaw").random() < SEESAW_SHARE and not tiered:
             return override(drawn, SEESAW)
         drawn._draw_directories(split(seed, "directories"))
+        levels = split(seed, "levels of builds")
+        if levels.random() < LEVELS_SHARE:
+            drawn.older = levels.choice((0.2, 0.5, 0.8))
         one_may_have_all = workload.topic_configs["min.insync.replicas"] == "1" or "flush.policy" in node
         if split(seed, "damaged files").random() < DAMAGED_FILES_SHARE and not one_may_have_all:
             drawn.faults.kinds = (*drawn.faults.kinds, *BESIDE)

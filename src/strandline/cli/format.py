@@ -41,6 +41,19 @@ from strandline.cli.screen import echo
     metavar="MECHANISM=[name=...,password=...]",
     help="A user of the new cluster, its password best as ${env:NAME} or ${file:PATH:KEY}; for every controller.",
 )
+@click.option(
+    "--release-version",
+    default="",
+    metavar="RELEASE",
+    help="A new cluster has the levels of this release of Strandline.",
+)
+@click.option(
+    "--feature",
+    "features",
+    multiple=True,
+    metavar="NAME=LEVEL",
+    help="A feature of a new cluster has this level, as metadata.version=1; left out: the newest.",
+)
 @dry_run_option
 @output_option
 def format_(
@@ -52,6 +65,8 @@ def format_(
     ignore_formatted: bool,
     without_vote: bool,
     add_scram: tuple[str, ...],
+    release_version: str,
+    features: tuple[str, ...],
     dry_run: bool,
     output: str,
 ) -> None:
@@ -69,6 +84,7 @@ def format_(
     strandline format --config node-1.properties             a directory was added to log.dirs, or has a new disk
     strandline format --config node-1.properties --cluster-id ID \\
         --add-scram 'SCRAM-SHA-256=[name=admin,password=${env:ADMIN_PASSWORD}]'
+    strandline format --config node-1.properties --feature metadata.version=1      older builds can read it
     """
     from strandline.cluster.node.config_values import parse_voters
     from strandline.cluster.node.format import cluster_id_of, format_directory, random_cluster_id
@@ -90,6 +106,8 @@ def format_(
             without_vote=without_vote,
             dry_run=dry_run,
             add_scram=add_scram,
+            release=release_version,
+            features=features,
         )
     if output == "json":
         print_json(

@@ -226,6 +226,12 @@ class CommonConfig(SecurityConfig):
         300_000,
         "Metadata older than this is fetched anew, so that new brokers and partitions are found.",
     )
+    metadata_cluster_check_enable = boolean(
+        "metadata.cluster.check.enable",
+        True,
+        "Tell brokers which broker of which cluster is expected at their address (KIP-1242); where another answers, "
+        "it counts as not answering.",
+    )
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         """Read settings under Kafka's or Python's names.

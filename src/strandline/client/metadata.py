@@ -394,11 +394,13 @@ class Metadata:
         if code is not ErrorCode.NONE:
             raise KafkaError(code, f"{connection.endpoint} gave no metadata")
         self.nodes = nodes_of(answer)
+        self.cluster_id = self._network.cluster_id = getattr(
+            answer, "cluster_id", None
+        )  # brokers of another are others
         asked = (node.node_id for node in self.nodes.values() if Endpoint(node.host, node.port) == connection.endpoint)
         return next(asked, None), answer
 
     def _apply(self, answer: Any, wanted: list[str]) -> None:
-        self.cluster_id = getattr(answer, "cluster_id", None)
         self.controller_id = None if answer.controller_id < 0 else answer.controller_id
         errors: dict[str, ErrorCode] = {}
         topics: dict[str, TopicView] = {}

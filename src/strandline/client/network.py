@@ -87,7 +87,7 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.DESCRIBE_GROUPS: VersionRange(0, 6),
     Api.LIST_GROUPS: VersionRange(0, 5),
     Api.SASL_HANDSHAKE: VersionRange(1, 1),
-    Api.API_VERSIONS: VersionRange(0, 4),
+    Api.API_VERSIONS: VersionRange(0, 5),
     Api.CREATE_TOPICS: VersionRange(2, 7),
     Api.DELETE_TOPICS: VersionRange(1, 6),
     Api.DELETE_RECORDS: VersionRange(0, 2),
@@ -110,6 +110,7 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
     Api.ALTER_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
     Api.DESCRIBE_QUORUM: VersionRange(0, 2),
+    Api.UPDATE_FEATURES: VersionRange(2, 2),
     Api.DESCRIBE_CLUSTER: VersionRange(0, 2),
     Api.DESCRIBE_PRODUCERS: VersionRange(0, 0),
     Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 1),
@@ -158,6 +159,16 @@ class _Pending(NamedTuple):
     deadline: float
     timeout_ms: float
     answer: asyncio.Future[memoryview]
+
+
+class Expected(NamedTuple):
+    """Who is expected at an address that brokers advertise."""
+
+    cluster_id: str
+    node_id: int
+
+    def __str__(self) -> str:
+        return f"broker {self.node_id} of cluster {self.cluster_id}"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -300,11 +311,20 @@ class Connection(asyncio.BufferedProtocol):
         """Requests without an answer."""
         return len(self._pending)
 
-    async def settle_versions(self, timeout_ms: float) -> None:
-        """ApiVersions (KIP-35, KIP-511): a broker that does not know our version says in version 0 what it knows."""
+    async def settle_versions(self, timeout_ms: float, expected: Expected | None = None) -> None:
+        """ApiVersions (KIP-35, KIP-511): a broker that does not know our version says in version 0 what it knows.
+
+        Raises:
+            KafkaError: REBOOTSTRAP_REQUIRED, it is not who is `expected` (KIP-1242); UNSUPPORTED_VERSION.
+        """
         version = SUPPORTED[Api.API_VERSIONS].high
         while True:
-            values = {"client_software_name": OWN_CLIENT, "client_software_version": strandline.__version__}
+            values = {
+                "client_software_name": OWN_CLIENT,
+                "client_software_version": strandline.__version__,
+                "cluster_id": None if expected is None else expected.cluster_id,
+                "node_id": -1 if expected is None else expected.node_id,
+            }
             request = schema.request(Api.API_VERSIONS, version).encode(values)
             body = await self.send(Api.API_VERSIONS, version, [request], timeout_ms)
             if len(body) >= INT16.size and INT16.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:
@@ -561,11 +581,13 @@ async def connect(
     tls: ssl.SSLContext | None = None,
     login: Login | None = None,
     on_lost: Callable[[Connection], None] | None = None,
+    expected: Expected | None = None,
 ) -> Connection:
     """Open a connection, settle its versions, log in. `advertised_by` tells in an error where the address came from.
 
     Raises:
-        BrokerUnreachable: nobody answers there, or the connection breaks while versions are settled.
+        BrokerUnreachable: nobody answers there, or somebody else than is `expected`, or the connection breaks while
+            versions are settled.
         AuthenticationFailed: the broker refuses this user, or the token endpoint this client.
         TokenUnavailable: there is no token to log in with.
         ProtocolError: something else than a Kafka broker listens there.
@@ -586,12 +608,17 @@ async def connect(
         raise BrokerUnreachable(str(endpoint), reason, advertised_by) from error
     timeout_ms = min(request_timeout_ms, setup_timeout_ms)
     try:
-        await connection.settle_versions(timeout_ms)
+        await connection.settle_versions(timeout_ms, expected)
         if login is not None:
             connection.session_ms = await authenticate(connection, login, timeout_ms, token)
     except (Disconnected, ClientTimeout) as error:
         connection.close()
         raise BrokerUnreachable(str(endpoint), str(error), advertised_by) from error
+    except KafkaError as error:
+        connection.close()
+        if error.code is not ErrorCode.REBOOTSTRAP_REQUIRED or expected is None:
+            raise
+        raise BrokerUnreachable(str(endpoint), f"{expected} is not who answers there", advertised_by) from error
     except BaseException:
         connection.close()
         raise
@@ -640,6 +667,8 @@ class Network:
         self._closed = False
         self.denied: AuthenticationFailed | None = None
         """Error of the last attempt to connect, where the broker refused this user; else None."""
+        self.cluster_id: str | None = None
+        """The cluster whose brokers are expected at the addresses that they advertise; None: not known yet."""
         self._login = login_of(config, clock, rng)
         tls = tls_settings(config)
         tokens_over_tls = self._login is not None and self._login.tokens is not None and self._login.tokens.over_tls
@@ -658,7 +687,7 @@ class Network:
         Raises:
             BrokerUnreachable: with the advertised address; also while its back-off lasts.
         """
-        return await self._get(Endpoint(node.host, node.port), purpose, _advertised_by(node))
+        return await self._get(Endpoint(node.host, node.port), purpose, node)
 
     async def to_any(self, nodes: list[NodeInfo]) -> Connection:
         """A control connection to whichever broker answers: an open one first, then `nodes`, then the bootstrap list.
@@ -678,9 +707,8 @@ class Network:
         candidates += [endpoint for endpoint in self.bootstrap if endpoint not in advertised]
         reasons: list[str] = []
         for endpoint in candidates:
-            source = _advertised_by(advertised[endpoint]) if endpoint in advertised else None
             try:
-                return await self._get(endpoint, CONTROL, source)
+                return await self._get(endpoint, CONTROL, advertised.get(endpoint))
             except StrandlineError as error:
                 if isinstance(error, ClosedError | AuthenticationFailed | TokenUnavailable):
                     raise
@@ -710,7 +738,8 @@ class Network:
         if self._login is not None and self._login.tokens is not None:
             await self._login.tokens.close()
 
-    async def _get(self, endpoint: Endpoint, purpose: str, advertised_by: str | None) -> Connection:
+    async def _get(self, endpoint: Endpoint, purpose: str, node: NodeInfo | None) -> Connection:
+        """`node`: the broker that advertises the endpoint; None: it is a bootstrap address."""
         if self._closed:
             raise ClosedError("the client is closed")
         key = _Key(endpoint, purpose)
@@ -722,24 +751,28 @@ class Network:
             backoff = self._backoffs.get(endpoint)
             if backoff is not None and self._clock.monotonic_ms() < backoff.until_ms:
                 raise backoff.error.with_traceback(None)
-            task = asyncio.get_running_loop().create_task(self._open_new(key, advertised_by))
+            task = asyncio.get_running_loop().create_task(self._open_new(key, node))
             task.add_done_callback(_looked_at)
             self._opening[key] = task
         # Many callers wait for one attempt: one that is cancelled must not end it for the others.
         return await shared(task)
 
-    async def _open_new(self, key: _Key, advertised_by: str | None) -> Connection:
+    async def _open_new(self, key: _Key, node: NodeInfo | None) -> Connection:
         config = self._config
+        expected = None
+        if node is not None and self.cluster_id is not None and config.metadata_cluster_check_enable:
+            expected = Expected(self.cluster_id, node.node_id)  # rule B42/clients-take-whom-they-reach
         try:
             connection = await connect(
                 key.endpoint,
                 config.client_id,
                 setup_timeout_ms=config.socket_connection_setup_timeout_ms,
                 request_timeout_ms=config.request_timeout_ms,
-                advertised_by=advertised_by,
+                advertised_by=None if node is None else _advertised_by(node),
                 tls=self._tls,
                 login=self._login,
                 on_lost=lambda lost: self._forget(key, lost),
+                expected=expected,
             )
         except StrandlineError as error:
             if isinstance(error, AuthenticationFailed):
@@ -758,13 +791,13 @@ class Network:
             if connection.session_ms:  # rule A19/sessions-are-not-renewed
                 wait_ms = connection.session_ms * self._rng.uniform(*RENEWED_AFTER)
                 self._renewals[connection] = asyncio.get_running_loop().call_later(
-                    wait_ms / 1000, self._renew, key, connection, advertised_by
+                    wait_ms / 1000, self._renew, key, connection, node
                 )
             return connection
         finally:
             self._opening.pop(key, None)
 
-    def _renew(self, key: _Key, connection: Connection, advertised_by: str | None) -> None:
+    def _renew(self, key: _Key, connection: Connection, node: NodeInfo | None) -> None:
         """The session ends soon: go on with a new connection, once everything on this one is answered, so that
         requests stay in order. Where nothing is under way the next request opens it."""
         if self._closed or self._open.get(key) is not connection:
@@ -773,11 +806,11 @@ class Network:
         if not connection.in_flight:  # rule A19/next-session-overtakes
             connection.end_session()
             return
-        task = asyncio.get_running_loop().create_task(self._open_next(key, connection, advertised_by))
+        task = asyncio.get_running_loop().create_task(self._open_next(key, connection, node))
         task.add_done_callback(_looked_at)
         self._opening[key] = task
 
-    async def _open_next(self, key: _Key, last: Connection, advertised_by: str | None) -> Connection:
+    async def _open_next(self, key: _Key, last: Connection, node: NodeInfo | None) -> Connection:
         try:
             await last.drain(last.session_ms * (1 - RENEWED_AFTER[1]) / 2)
         except asyncio.CancelledError:
@@ -785,7 +818,7 @@ class Network:
             raise
         finally:
             last.end_session()
-        return await self._open_new(key, advertised_by)
+        return await self._open_new(key, node)
 
     def _back_off(self, endpoint: Endpoint, error: StrandlineError) -> None:
         previous = self._backoffs.get(endpoint)

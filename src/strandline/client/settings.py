@@ -54,6 +54,7 @@ class CommonSettings(TypedDict, total=False):
     reconnect_backoff_max_ms: int
     socket_connection_setup_timeout_ms: int
     metadata_max_age_ms: int
+    metadata_cluster_check_enable: bool
 
 
 class ProducerSettings(CommonSettings, total=False):

@@ -171,6 +171,21 @@ class QuorumDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class FeaturesDescription:
+    """The levels of features, as one broker tells them (KIP-584).
+
+    Attributes:
+        supported: by feature the first and the last level that the broker's build knows.
+        finalized: by feature the level that the cluster has settled on; features at level 0 are not in it.
+        epoch: rises with every change of the metadata; None where the broker does not know the levels yet.
+    """
+
+    supported: Mapping[str, tuple[int, int]]
+    finalized: Mapping[str, int]
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """One setting of a topic or broker: `value` is None where it is secret or unset, `source` says in Kafka's words
     where it comes from."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
-from strandline.controller.metadata.image import METADATA_VERSION
+from strandline.controller.metadata.features import METADATA_FEATURE, NEWEST_LEVEL, Range, Supported, supported_by
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import (
     NO_BROKER_EPOCH,
@@ -89,6 +89,25 @@ class ReplicaSet:
 
 
 @dataclass(frozen=True, slots=True)
+class SupportedFeature:
+    """The levels of a feature that a node's build knows, from `first` to `last`."""
+
+    name: Annotated[str, 1]
+    first: Annotated[int, UInt32(2)]
+    last: Annotated[int, UInt32(3)]
+
+
+def told(supported: Supported) -> tuple[SupportedFeature, ...]:
+    """What a node tells of the levels that its build knows."""
+    return tuple(SupportedFeature(name, known.first, known.last) for name, known in sorted(supported.items()))
+
+
+def heard(features: tuple[SupportedFeature, ...]) -> Supported:
+    """What a node has told; a build from before there were levels tells nothing."""
+    return supported_by((one.name, one.first, one.last) for one in features)
+
+
+@dataclass(frozen=True, slots=True)
 class RegisterBrokerRequest:
     """A broker's process introduces itself, once after its start.
 
@@ -108,6 +127,7 @@ class RegisterBrokerRequest:
             reply names it: so a late request of an earlier process displaces no other.
         findings: what recovery found, of every partition in the directory.
         flush_policy: what the broker's file says of flush.policy; empty where it says nothing.
+        features: the levels of all features that its program knows; builds from before there were levels say nothing.
     """
 
     cluster_id: Annotated[str, 1]
@@ -118,12 +138,19 @@ class RegisterBrokerRequest:
     rack: Annotated[str | None, 6] = None
     previous_broker_epoch: Annotated[BrokerEpoch, SInt64(7)] = NO_BROKER_EPOCH
     min_metadata_version: Annotated[int, UInt32(8)] = 1
-    max_metadata_version: Annotated[int, UInt32(9)] = METADATA_VERSION
+    max_metadata_version: Annotated[int, UInt32(9)] = NEWEST_LEVEL
     directory_id: Annotated[UUID | None, 10] = None
     lives: Annotated[tuple[UUID, ...], 11] = ()
     replaces: Annotated[UUID | None, 12] = None
     findings: Annotated[tuple[TopicFindings, ...], 13] = ()
     flush_policy: Annotated[str, 14] = ""
+    features: Annotated[tuple[SupportedFeature, ...], 15] = ()
+
+    @property
+    def supported(self) -> Supported:
+        """The levels that its program knows."""
+        known = Range(self.min_metadata_version, self.max_metadata_version)
+        return {**heard(self.features), METADATA_FEATURE: known}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +307,17 @@ class PingRequest:
 
 @dataclass(frozen=True, slots=True)
 class PingReply:
-    """Who answers at an endpoint, and which process of that node it is."""
+    """Who answers at an endpoint, and which process of that node it is.
+
+    Attributes:
+        features, release: the levels that its build knows, and the release that it is; builds from before there were
+            levels say neither.
+    """
 
     node_id: Annotated[NodeId, Int32(1)]
     incarnation_id: Annotated[UUID, 2]
+    features: Annotated[tuple[SupportedFeature, ...], 3] = ()
+    release: Annotated[str, 4] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,23 @@ from uuid import UUID
 
 import structlog
 
+import strandline
 from strandline.controller import broker_api, methods
 from strandline.controller.command_queue import Command, CommandQueue
 from strandline.controller.machine import brokers, elections
 from strandline.controller.machine.sessions import NEVER
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.image import CLUSTER_DEFAULT, METADATA_VERSION, MetadataImage
+from strandline.controller.metadata.features import METADATA_FEATURE, OWN_LEVELS, Supported, first_levels, is_level
+from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
-from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, MetadataVersionRecord
+from strandline.controller.metadata.records import ConfigRecord, MetadataRecord
 from strandline.controller.metadata.settings import AGREED_KEYS
 from strandline.controller.methods import served
 from strandline.controller.operations import OPERATIONS, Operation
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumLog
 from strandline.controller.session_server import SessionServer
+from strandline.controller.survey import Survey, survey
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NodeId
 from strandline.proto.messages.method import handler
@@ -96,6 +99,7 @@ class Controller:
         self._node_id = node_id
         self._quorum = quorum
         self._publisher = publisher
+        self._rpc = rpc
         self._clock = clock
         self._rng = rng
         self._config = config
@@ -176,12 +180,15 @@ class Controller:
         self._queue.schedule()
 
     def _bootstrap(self, state: MachineState, next_offset: int) -> Result[None]:
-        """The first records of a cluster: the metadata.version, and the configs that all nodes must agree on."""
-        records: list[MetadataRecord] = [MetadataVersionRecord(METADATA_VERSION)]
+        """The first records of a cluster: the levels of its features, and the configs that all nodes must agree on."""
+        given = self._config.bootstrap
+        newest = self._config.machine.supported[METADATA_FEATURE].last
+        first: Sequence[MetadataRecord] = [one for one in given if is_level(one)] or first_levels(newest)
+        records = [*first]
         kind, name = CLUSTER_DEFAULT
         for key in sorted(AGREED_KEYS & self._config.static.keys()):
             records.append(ConfigRecord(int(kind), name, key, self._config.static[key]))
-        records += self._config.bootstrap
+        records += [one for one in given if not is_level(one)]
         return Result(None, records)
 
     def _deactivate(self) -> None:
@@ -274,6 +281,13 @@ class Controller:
         """Do it, and answer once what the answer rests on is committed. Raises KafkaError, which refuses it."""
         return await operation.carry_out(self, request)
 
+    async def survey(self) -> Survey:
+        """What the builds of all brokers and voters can do, as they say now."""
+        image = self._publisher.image if self.working_image is None else self.working_image
+        voters = {voter.node_id: self._quorum.endpoint_of(voter.node_id) for voter in self._quorum.describe().voters}
+        nodes = {node_id: endpoint for node_id, endpoint in voters.items() if endpoint is not None}
+        return await survey(self._rpc, nodes | {broker.node_id: broker.internal for broker in image.brokers.values()})
+
     # The network
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
@@ -291,10 +305,11 @@ def _retrieve(future: asyncio.Future[None]) -> None:
     future.exception()
 
 
-def ping_handler(node_id: NodeId, incarnation_id: UUID) -> UnaryHandler:
-    """Serves `methods.PING`: says which process answers here. Every node mounts it."""
+def ping_handler(node_id: NodeId, incarnation_id: UUID, supported: Supported = OWN_LEVELS) -> UnaryHandler:
+    """Serves `methods.PING`: says which process answers here, and what its build knows. Every node mounts it."""
+    reply = broker_api.PingReply(node_id, incarnation_id, broker_api.told(supported), strandline.__version__)
 
     async def ping(_: broker_api.PingRequest) -> broker_api.PingReply:
-        return broker_api.PingReply(node_id, incarnation_id)
+        return reply
 
     return handler(methods.PING, ping)

@@ -15,9 +15,10 @@ from uuid import UUID
 
 from strandline.controller.api import AddVoterRequest, CreateTopicsRequest, RemoveVoterRequest, VoterReply
 from strandline.controller.command_queue import Command
-from strandline.controller.machine import acls, brokers, configs, elections, isr, quotas, scram, tiers, topics
+from strandline.controller.machine import acls, brokers, configs, elections, features, isr, quotas, scram, tiers, topics
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.quorum.api import QuorumLog
+from strandline.controller.survey import Survey
 from strandline.proto.ids import ZERO_UUID
 from strandline.proto.messages.method import Method, method
 from strandline.proto.ports import Rng
@@ -44,6 +45,9 @@ class ActiveController(Protocol):
 
     def submit(self, command: Command[Reply]) -> Awaitable[Reply]:
         """Run it in its turn; the reply comes once what it rests on is committed."""
+
+    async def survey(self) -> Survey:
+        """What the builds of all brokers and voters can do, as they say now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,19 @@ def machine_operation(
     return _listed(Operation(method(SERVICE + name, request, reply), carry_out, heard, own, prepare))
 
 
+def surveyed_operation(
+    name: str, decides: Callable[[MachineState, Request, Survey], Result[Reply]], *, heard: bool = False
+) -> Operation[Request, Reply]:
+    """An operation that the machine decides by what the builds of all nodes can do."""
+    request, reply, _ = _types(decides)
+
+    async def carry_out(controller: ActiveController, request: Request) -> Reply:
+        found = await controller.survey()
+        return await controller.submit(lambda state, _: decides(state, request, found))
+
+    return _listed(Operation(method(SERVICE + name, request, get_args(reply)[0]), carry_out, heard))
+
+
 def quorum_operation(name: str, asks: Callable[[QuorumLog, Request], Awaitable[Reply]]) -> Operation[Request, Reply]:
     """An operation on the quorum, whose log is not the machine's."""
     request, reply, _ = _types(asks)
@@ -158,6 +175,7 @@ REMOVE_VOTER = quorum_operation("RemoveVoter", _remove_voter)
 ADD_VOTER = quorum_operation("AddVoter", _add_voter)
 ALTER_SCRAM = machine_operation("AlterScramCredentials", scram.alter_scram_credentials, heard=True)
 ALTER_QUOTAS = machine_operation("AlterClientQuotas", quotas.alter_client_quotas, heard=True)
+UPDATE_FEATURES = surveyed_operation("UpdateFeatures", features.update_features, heard=True)
 ALTER_TIERS = machine_operation("AlterTiers", tiers.alter_tiers, own=True)
 """As ALTER_PARTITION."""
 DESCRIBE_REPLICAS = machine_operation("DescribeReplicas", elections.describe_replicas)

@@ -144,6 +144,14 @@ REQUESTS: list[Ask] = [
     ),
     Ask(Api.ADD_RAFT_VOTER, lambda t: {"voter_id": 1, "timeout": 1000}),
     Ask(Api.REMOVE_RAFT_VOTER, lambda t: {"voter_id": 1}),
+    Ask(
+        Api.UPDATE_FEATURES,
+        lambda t: {
+            "feature_updates": [
+                {"feature": "no-feature", "max_version_level": 1, "upgrade_type": 1, "allow_downgrade": False}
+            ]
+        },
+    ),
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": [{"topic": t.topic, "partitions": (0,)}], "timeout": 1000}),
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": None, "timeout": 1000}),
     Ask(

@@ -33,9 +33,11 @@ from strandline.controller import api, broker_api, operations
 from strandline.controller.machine import brokers, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.features import OWN_LEVELS
 from strandline.controller.metadata.image import MetadataImage, topic_resource
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumDescription, ReplicaDescription
+from strandline.controller.survey import NodeAnswer, Survey
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.real_disk import RealDisk
@@ -188,6 +190,10 @@ class MachineController:
 
     def now_ms(self) -> float:
         return 0.0
+
+    async def survey(self) -> Survey:
+        """Every registered broker runs this build."""
+        return {one.node_id: NodeAnswer(one.incarnation_id, OWN_LEVELS, "") for one in self.image.brokers.values()}
 
     async def submit(self, command: Callable[[MachineState, int], Result[Any]]) -> Any:
         return self.run(command(self.state, self.offset + 1))

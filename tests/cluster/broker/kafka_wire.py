@@ -7,6 +7,7 @@ import dataclasses
 import io
 import ssl
 import struct
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -18,14 +19,17 @@ from strandline.proto.ids import Endpoint
 from strandline.proto.kafka import kio_modules
 from strandline.proto.kafka.schema import without_none
 
+NEWEST = {"api_versions": 4}
+"""Of kio, where a version is served that it does not know."""
+
 
 def request_class(api: str, version: int) -> Any:
-    module = kio_modules.module(api, version, "request")
+    module = kio_modules.module(api, min(version, NEWEST.get(api, version)), "request")
     return getattr(module, "".join(word.title() for word in api.split("_")) + "Request")
 
 
 def response_class(api: str, version: int) -> Any:
-    module = kio_modules.module(api, version, "response")
+    module = kio_modules.module(api, min(version, NEWEST.get(api, version)), "response")
     return getattr(module, "".join(word.title() for word in api.split("_")) + "Response")
 
 
@@ -51,9 +55,13 @@ class KafkaClient:
         """Write a request; returns what `receive` needs. Values by kio's names; parts as dicts."""
         kind = request_class(api, version)
         out = io.BytesIO()
-        entity_writer(kind)(out, build(kio_modules.module(api, version, "request"), kind, values))
+        entity_writer(kind)(out, build(sys.modules[kind.__module__], kind, values))
         self.correlation_id += 1
         body = out.getvalue()
+        if (api, version) == ("api_versions", 5):  # KIP-1242, of which kio knows nothing yet
+            cluster_id = values.get("cluster_id")
+            text = b"\0" if cluster_id is None else bytes([len(cluster_id) + 1]) + cluster_id.encode()
+            body = body[:-1] + text + struct.pack(">i", values.get("node_id", -1)) + b"\0"
         flexible = kind.__flexible__
         self.writer.write(
             frame(kind.__api_key__, version, self.correlation_id, body, flexible=flexible, client_id=self.client_id)

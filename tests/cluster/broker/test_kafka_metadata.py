@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from kafka_case import run, versions
-from kafka_node import KafkaNode
+from kafka_node import CLUSTER_ID, KafkaNode
 from kafka_wire import KafkaClient, connect, frame
 from test_kafka_produce import lonely_topic
 
@@ -18,6 +18,7 @@ from strandline.cluster.broker.brokers import SETTLE_MS_MAX
 from strandline.cluster.broker.config import BrokerConfig
 from strandline.cluster.broker.handlers import metadata as metadata_api
 from strandline.cluster.broker.table import APIS
+from strandline.controller.metadata.features import OWN_LEVELS
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint, NodeId
 
@@ -34,17 +35,46 @@ def test_api_versions_tells_exactly_what_is_served(tmp_path: Path) -> None:
             told = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
             assert told == {key: (served.first, served.last) for key, served in APIS.items()}
             assert list(told) == sorted(told)
-        assert [(one.name, one.max_version) for one in answer.supported_features] == [("metadata.version", 1)]
-        assert [(one.name, one.max_version_level) for one in answer.finalized_features] == [("metadata.version", 1)]
+            told_of = {
+                one.name: (one.min_version, one.max_version) for one in getattr(answer, "supported_features", ())
+            }
+            # KAFKA-17011: clients before version 4 cannot read a range that begins at 0
+            known = {name: levels for name, levels in OWN_LEVELS.items() if version > 3 or levels.first > 0}
+            assert told_of == (known if version >= 3 else {})
+        finalized = {one.name: (one.min_version_level, one.max_version_level) for one in answer.finalized_features}
+        levels = {"metadata.version": 1, "group.version": 1, "eligible.leader.replicas.version": 1}
+        assert finalized == {name: (level, level) for name, level in levels.items()}
         assert answer.finalized_features_epoch == node.controller.offset
-        assert node.listener.stats.software == {("a", "1"): 2}
+        assert node.listener.stats.software == {("a", "1"): 3}
 
     run(tmp_path, main)
 
 
-@pytest.mark.parametrize("version", [5, 99, -1])
+@pytest.mark.parametrize(
+    ("expected", "error"),
+    [
+        ({}, ErrorCode.NONE),
+        ({"cluster_id": CLUSTER_ID, "node_id": 1}, ErrorCode.NONE),
+        ({"cluster_id": CLUSTER_ID, "node_id": 2}, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ({"cluster_id": "another", "node_id": 1}, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ({"cluster_id": CLUSTER_ID}, ErrorCode.INVALID_REQUEST),
+        ({"node_id": 1}, ErrorCode.INVALID_REQUEST),
+    ],
+    ids=["nobody", "this broker", "another broker", "another cluster", "no node", "no cluster"],
+)
+def test_whom_a_client_wants_to_reach_is_checked(tmp_path: Path, expected: dict[str, Any], error: ErrorCode) -> None:
+    """Rule B42, KIP-1242: an address led to another broker, or to another cluster. One half alone is no question."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        answer = await client.ask("api_versions", 5, client_software_name="a", client_software_version="1", **expected)
+        assert answer.error_code == error
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("version", [6, 99, -1])
 def test_api_versions_of_another_version_is_answered_in_version_0(tmp_path: Path, version: int) -> None:
-    """KIP-511: UNSUPPORTED_VERSION and the list of keys, whatever the rest of that request is (franz-go asks 5)."""
+    """KIP-511: UNSUPPORTED_VERSION and the list of keys, whatever the rest of that request is."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         client.writer.write(frame(18, version, 31, b"\xff\xfe of another age", flexible=True))

@@ -65,6 +65,7 @@ CALLS: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.alter_group_offsets("g", {PLACE: 0}), "User:alice may not DESCRIBE group g"),
     (lambda a: a.delete_group_offsets("g", [PLACE]), "User:alice may not DESCRIBE group g"),
     (lambda a: a.describe_quorum(), "User:alice may not DESCRIBE the cluster"),
+    (lambda a: a.update_features({"metadata.version": 2}), "User:alice may not ALTER the cluster"),
     (lambda a: a.add_voter(2, UUID_1), "User:alice may not ALTER the cluster"),
     (lambda a: a.remove_voter(2, UUID_1), "User:alice may not ALTER the cluster"),
     (lambda a: a.describe_log_dirs(), f"{MINE} may not DESCRIBE the cluster"),
@@ -78,8 +79,8 @@ CALLS: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.alter_scram_credentials({"bob": [DELETE]}), "User:alice may not ALTER the cluster"),
 ]
 DELETE = ScramChange("SCRAM-SHA-256", None)
-SILENT = {"close", "list_topics", "list_groups", "describe_cluster"}
-"""Lists have what may be seen; the addresses of brokers are for all."""
+SILENT = {"close", "list_topics", "list_groups", "describe_cluster", "describe_features"}
+"""Lists have what may be seen; the addresses of brokers and the levels of features are for all."""
 ELSEWHERE = {"alter_replica_log_dirs"}
 """Its errors stand in its results."""
 

@@ -9,7 +9,8 @@ from typing import Annotated
 import pytest
 
 from strandline.controller.metadata.delta import MetadataDelta, diff
-from strandline.controller.metadata.image import METADATA_VERSION, MetadataImage
+from strandline.controller.metadata.features import NEWEST_LEVEL
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.maps import MapOf, MapOfMaps
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.metadata.snapshot import image_records, load_image
@@ -93,7 +94,7 @@ def test_every_row_has_its_columns() -> None:
     for type_id, row in TABLE.items():
         assert row.type_id == type_id
         assert BY_KIND[row.kind] is row
-        assert row.level in range(1, METADATA_VERSION + 1), row
+        assert row.level in range(1, NEWEST_LEVEL + 1), row
         assert row.of.name in maps, row
     assert len(BY_KIND) == len(TABLE)
     kinds = [

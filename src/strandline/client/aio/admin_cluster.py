@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
+import strandline
 from strandline.client.aio.admin_base import AdminBase, Operation, Question, Route, alone, by_key, done, nothing
 from strandline.client.descriptions import by_topic, none_if_negative, quorum_replica
 from strandline.client.rights import answered
 from strandline.client.types import (
     ClusterDescription,
+    FeaturesDescription,
     LogDirDescription,
     NodeInfo,
     ProducerDescription,
@@ -19,9 +21,10 @@ from strandline.client.types import (
     ReplicaDescription,
 )
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import OWN_CLIENT
 
 _METADATA_TOPIC = "__cluster_metadata"
 
@@ -85,6 +88,39 @@ class ClusterAdmin(AdminBase):
         """
         voter = {"cluster_id": None, "voter_id": node_id, "voter_directory_id": directory_id}
         return Question({**voter, "listeners": ()}, nothing, done)
+
+    @Operation(Api.API_VERSIONS, route=Route.BROKERS)
+    async def describe_features(self, node_id: int | None = None) -> Question[FeaturesDescription]:
+        """The levels of features: what the build of one broker (None: of any) knows, and what is finalized (KIP-584).
+
+        Raises:
+            KafkaError: INVALID_REQUEST, there is no such broker.
+        """
+        values = {"client_software_name": OWN_CLIENT, "client_software_version": strandline.__version__}
+        return Question(values, _features, alone, items=(node_id,), broker=lambda one: one)
+
+    @Operation(Api.UPDATE_FEATURES, dry_run="dry_run")
+    async def update_features(
+        self, levels: Mapping[str, int], *, downgrade: Literal["no", "safe", "unsafe"] = "no", dry_run: bool = False
+    ) -> Question[None]:
+        """Give features other levels: all of them or none.
+
+        Args:
+            downgrade: "no": levels may rise alone; "safe": they may fall where nothing is lost by it; "unsafe": also
+                where something is.
+            dry_run: only say whether it could be done.
+
+        Raises:
+            KafkaError: why it cannot be: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED (a node does not say what it
+                knows), CLUSTER_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION.
+        """
+        kind = {"no": 1, "safe": 2, "unsafe": 3}.get(downgrade)
+        if kind is None:
+            raise ConfigError("downgrade", downgrade, "no, safe or unsafe")
+        updates = [
+            {"feature": name, "max_version_level": level, "upgrade_type": kind} for name, level in levels.items()
+        ]
+        return Question({"feature_updates": updates, "validate_only": dry_run}, nothing, done)
 
     @Operation(Api.DESCRIBE_LOG_DIRS, route=Route.EVERY_BROKER)
     async def describe_log_dirs(
@@ -157,6 +193,15 @@ class ClusterAdmin(AdminBase):
             return {"topics": by_topic(asked, "name", lambda item: item.partition, "partition_indexes")}
 
         return Question(values, _producers, by_key, items=(TopicPartition(*item) for item in partitions))
+
+
+def _features(told: Any) -> FeaturesDescription:
+    """Features are told since version 3."""
+    return FeaturesDescription(
+        {one.name: (one.min_version, one.max_version) for one in getattr(told, "supported_features", ())},
+        {one.name: one.max_version_level for one in getattr(told, "finalized_features", ())},
+        none_if_negative(getattr(told, "finalized_features_epoch", -1)),
+    )
 
 
 def _quorum(told: Any) -> QuorumDescription:

@@ -22,6 +22,7 @@ from strandline.cluster.broker.handlers.coordinators import CoordinatorsHandler
 from strandline.cluster.broker.handlers.delete_records import DeleteRecordsHandler
 from strandline.cluster.broker.handlers.describe_configs import DescribeConfigsHandler
 from strandline.cluster.broker.handlers.elections import ElectionsHandler
+from strandline.cluster.broker.handlers.features import FeaturesHandler
 from strandline.cluster.broker.handlers.fetch import FetchHandler
 from strandline.cluster.broker.handlers.group_admin import GroupAdminHandler
 from strandline.cluster.broker.handlers.group_members import GroupMembersHandler
@@ -47,6 +48,7 @@ from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import QuorumView
 from strandline.proto.ids import BrokerEpoch, NodeId
@@ -66,6 +68,7 @@ class BrokerParts:
         image: the newest metadata image; the same call may see another one after an `await`.
         broker_epoch: of this process's registration, -1 before it.
         authorizer: by default everybody may do everything.
+        supported: the levels of features that this node's build knows.
         find_tiers: looks into the object store for a topic that is to be restored; None: there is no store.
     """
 
@@ -84,6 +87,7 @@ class BrokerParts:
     broker_epoch: Callable[[], BrokerEpoch]
     authorizer: Authorizer = field(default_factory=AllowAll)
     find_tiers: FindTiers | None = None
+    supported: Supported = field(default_factory=lambda: OWN_LEVELS)
 
 
 class Broker:
@@ -148,7 +152,12 @@ class Broker:
             self._fetch,
             self._producers,
             metadata,
-            ApiVersionsHandler(served=[(row.api, row.first, row.last) for row in APIS.values()], image=image),
+            ApiVersionsHandler(
+                node_id=parts.node_id,
+                served=[(row.api, row.first, row.last) for row in APIS.values()],
+                image=image,
+                supported=parts.supported,
+            ),
             *_topic_handlers(parts),
             *_group_handlers(parts, brokers),
             *_cluster_handlers(parts, brokers),
@@ -229,6 +238,7 @@ def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
         timeout_ms=parts.config.request_timeout_ms,
     )
     yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
+    yield FeaturesHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)
     yield ClusterHandler(
         node_id=parts.node_id,

@@ -1,8 +1,8 @@
-"""Records of a formatted directory beside the voters: the users of a cluster that has none yet.
+"""Records of a formatted directory beside the voters: the levels and the users of a cluster that has none yet.
 
-`strandline format --add-scram` writes records of the metadata log into a file. The first controller that leads appends
-them right behind the metadata.version; a cluster that has metadata already never looks at it. So a cluster whose only
-listeners want a login has a user who can make others.
+`strandline format --feature` and `--add-scram` write records of the metadata log into a file. The first controller that
+leads appends them, the levels first of all; a cluster that has metadata already never looks at it. So a cluster can
+begin at the level of an older build, and one whose only listeners want a login has a user who can make others.
 """
 
 from __future__ import annotations
@@ -10,9 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import strandline
 from strandline.controller.machine.scram import new_secret
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import METADATA_VERSION, MetadataImage
+from strandline.controller.metadata.features import (
+    FEATURES,
+    LEVEL_OF_FEATURES,
+    METADATA_FEATURE,
+    NEWEST_LEVEL,
+    OWN_LEVELS,
+    first_features,
+    level_records,
+)
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.metadata.scram import ScramKey, scram_record
 from strandline.controller.metadata.table import decode_record, encode_record
@@ -32,6 +42,8 @@ BOOTSTRAP = "bootstrap-records"
 """The file: a record of the metadata log in each line, in hexadecimal."""
 
 ADD_SCRAM = "--add-scram"
+FEATURE = "--feature"
+RELEASE_VERSION = "--release-version"
 
 _CREDENTIAL = re.compile(r"\s*([A-Z0-9-]+)\s*=\s*\[(.*)\]\s*", re.DOTALL)
 _FIELD = re.compile(r'\s*([a-z]+)\s*=\s*(?:"([^"]*)"|([^,]*?))\s*(?:,|$)')
@@ -91,6 +103,49 @@ def _parsed(text: str) -> tuple[str, dict[str, str]]:
     return match[1], values
 
 
+def levels_of_release(release: str) -> int:
+    """The metadata.version that a release begins clusters with. Raises ConfigError: this build does not know it."""
+    asked, ours = _numbers(release), _numbers(strandline.__version__)
+    if not asked or asked > ours:
+        raise ConfigError(RELEASE_VERSION, release, f"a release of Strandline up to {strandline.__version__}")
+    levels = FEATURES[METADATA_FEATURE].levels
+    return max(level.number for level in levels if _numbers(level.release or "0") <= asked)
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")] if re.fullmatch(r"[0-9]+(\.[0-9]+)*", release) else []
+
+
+def first_level_records(release: str, features: Sequence[str]) -> list[MetadataRecord]:
+    """The records of `--release-version` and `--feature` options; none where neither is given.
+
+    Raises:
+        ConfigError: no such release, feature or level, or a feature that its metadata.version has no record of.
+    """
+    if not release and not features:
+        return []
+    metadata_version = levels_of_release(release) if release else NEWEST_LEVEL
+    others: dict[str, int] = {}
+    for text in features:
+        name, _, number = text.partition("=")
+        known = OWN_LEVELS.get(name)
+        if known is None:
+            raise ConfigError(FEATURE, text, f"NAME=LEVEL, of {', '.join(sorted(OWN_LEVELS))}")
+        if not number.isdecimal() or int(number) not in known:
+            raise ConfigError(FEATURE, text, f"{name}=LEVEL, the level {known}")
+        if name == METADATA_FEATURE:
+            metadata_version = int(number)
+        else:
+            others[name] = int(number)
+    if metadata_version >= LEVEL_OF_FEATURES:
+        return level_records(metadata_version, {name: at for name, at in {**first_features(), **others}.items() if at})
+    for name, level in others.items():
+        if level != FEATURES[name].implied:
+            expected = f"{METADATA_FEATURE}={LEVEL_OF_FEATURES} or higher beside it"
+            raise ConfigError(FEATURE, f"{name}={level}", expected)
+    return level_records(metadata_version, {})
+
+
 def write_bootstrap(disk: Disk, path: str, records: Sequence[MetadataRecord]) -> None:
     """Keep records for the first controller. Raises DiskError."""
     lines = [encode_record(record).hex() + "\n" for record in records]
@@ -125,5 +180,5 @@ def _damaged(where: str, error: Exception) -> CorruptLogError:
 
 def _replay(records: Sequence[MetadataRecord]) -> None:
     delta = MetadataDelta(MetadataImage(""))
-    delta.apply_all([MetadataVersionRecord(METADATA_VERSION), *records])
+    delta.apply_all([MetadataVersionRecord(NEWEST_LEVEL), *records])
     delta.check_whole()

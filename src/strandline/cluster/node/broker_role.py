@@ -32,11 +32,12 @@ from strandline.cluster.node.replica_feed import (
 from strandline.cluster.node.sasl import NodeSasl
 from strandline.cluster.node.settings import DERIVED_SETTINGS
 from strandline.cluster.node.tiered import NodeTier
-from strandline.controller.broker_api import RegisterBrokerRequest
+from strandline.controller.broker_api import RegisterBrokerRequest, told
 from strandline.controller.broker_session import BrokerSession
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import METADATA_FEATURE
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.disk import DiskError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
@@ -115,6 +116,7 @@ class BrokerRole:
                 broker_epoch=lambda: self.session.broker_epoch,
                 authorizer=self.authorizer,
                 find_tiers=None if self.tier is None else self.tier.find_tiers,
+                supported=node.publisher.supported,
             )
         )
         sasl = NodeSasl(node)
@@ -175,6 +177,9 @@ class BrokerRole:
             replaces=lives[-2] if len(lives) > 1 else None,
             findings=topic_findings(node.log_dirs.findings),
             flush_policy=config.dynamic.get("flush.policy", ""),
+            min_metadata_version=node.publisher.supported[METADATA_FEATURE].first,
+            max_metadata_version=node.publisher.supported[METADATA_FEATURE].last,
+            features=told(node.publisher.supported),
         )
         self.session = BrokerSession(
             registration=registration,

@@ -12,10 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from strandline.cluster.node.bootstrap import ADD_SCRAM, scram_records, write_bootstrap
+from strandline.cluster.node.bootstrap import (
+    ADD_SCRAM,
+    FEATURE,
+    first_level_records,
+    scram_records,
+    write_bootstrap,
+)
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_values import parse_voters, write_voters
 from strandline.cluster.node.main_directory import INITIAL_CONTROLLERS, as_it_is_formatted, with_main_in_front
+from strandline.controller.metadata.records import MetadataRecord
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import DIRECTORY
 from strandline.controller.quorum.state_file import PROMISE, Remembered, StateFile
@@ -72,6 +79,8 @@ def format_directory(
     without_vote: bool = False,
     dry_run: bool = False,
     add_scram: Sequence[str] = (),
+    release: str = "",
+    features: Sequence[str] = (),
     disks: Mapping[str, Disk] | None = None,
 ) -> Formatted:
     """Make `log.dirs` of `config` the directories of its node. Those that are formatted already stay as they are; it is
@@ -86,6 +95,8 @@ def format_directory(
         without_vote: a controller of a cluster that is there already, whose disk was lost: it starts as an observer
             under a new directory id, so that it cannot vote a second time, and gets its vote by a voter change.
         add_scram: users of a new cluster, as Kafka writes them: SCRAM-SHA-256=[name=alice,password=...].
+        release: the levels of a new cluster are those that this release begins with; empty: the newest.
+        features: levels of a new cluster, as NAME=LEVEL.
 
     Raises:
         ConfigError: the directory is formatted already, or for another node; voters and role contradict each other.
@@ -111,6 +122,7 @@ def format_directory(
         without_vote=without_vote,
         dry_run=dry_run,
         add_scram=add_scram,
+        levels=first_level_records(release, features),
     )
     for path, other in others.items():
         if not already[path] and not dry_run:
@@ -142,6 +154,7 @@ def _format_first(
     without_vote: bool,
     dry_run: bool,
     add_scram: Sequence[str],
+    levels: Sequence[MetadataRecord],
 ) -> Formatted:
     path = config.data_dir
     voters = initial_controllers or config.quorum_voters
@@ -157,7 +170,10 @@ def _format_first(
     if add_scram and (own is None or without_vote):
         expected = "for the controllers of a new cluster: users of one that runs are made by strandline user set"
         raise ConfigError(ADD_SCRAM, f"node {config.node_id}", expected)
-    users = scram_records(add_scram, rng)
+    if levels and (own is None or without_vote):
+        expected = "for the controllers of a new cluster: levels of one that runs are changed by strandline upgrade"
+        raise ConfigError(FEATURE, f"node {config.node_id}", expected)
+    first_records = [*levels, *scram_records(add_scram, rng)]
     if disk.exists(f"{path}/{META_PROPERTIES}"):
         formatted = _look_at(disk, path, config.node, cluster_id, ignore_formatted)
         if without_vote:
@@ -171,8 +187,8 @@ def _format_first(
             return _look_at(disk, path, config.node, cluster_id, ignore_formatted)
         if without_vote:
             _take_vote(disk, path, meta.directory_id, dry_run=False)
-        if users:
-            write_bootstrap(disk, path, users)
+        if first_records:
+            write_bootstrap(disk, path, first_records)
         write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
         format_log_dir(disk, path, cluster_id, config.node, meta.directory_id)  # last: this makes it a formatted one
     return Formatted(path, meta, voters, already=False)

@@ -39,6 +39,7 @@ from strandline.cluster.security.certificates import CertificateWatch
 from strandline.controller import methods
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.records import MetadataRecord
@@ -76,6 +77,7 @@ class Node:
         rpc: Rpc,
         disks: Mapping[str, Disk] | None = None,
         open_store: Callable[[TierConfig], ObjectStore] = open_tier_store,
+        supported: Supported = OWN_LEVELS,
     ) -> None:
         """Open the log directories and build the parts; nothing runs yet. `open_store` opens the object store.
 
@@ -84,6 +86,7 @@ class Node:
             disk: what the first of `log.dirs` lies on.
             disks: what each other one lies on, by path. Each is watched and given up by itself, so that none should be
                 named twice, nor be `disk`; those that are left out lie on `disk`, and fail with it.
+            supported: the levels of features that this node goes by; those of an older build make it one.
 
         Raises:
             ConfigError: the directory is not formatted, or not for this node; which is the main one is not clear.
@@ -107,6 +110,7 @@ class Node:
         self.rng = rng
         self.rpc = rpc
         self._open_store = open_store
+        self._supported = supported
         self.incarnation_id = random_id(rng)
         self.hurried = asyncio.Event()
         """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
@@ -133,7 +137,7 @@ class Node:
                 raise ConfigError("listener.security.protocol.map", "INTERNAL:SSL", allowed)
             rpc.secure(self.tls.internal)
         self._certificates = CertificateWatch(self.tls.certificates, self.clock)
-        self.publisher = ImagePublisher(self.cluster_id)
+        self.publisher = ImagePublisher(self.cluster_id, self._supported)
         # rule B32/metadata-are-stamped-by-the-wall-clock
         self.quorum = Quorum(
             node_id=config.node,
@@ -154,6 +158,7 @@ class Node:
         # The publisher first: the controller begins on the image that the publisher holds.
         self.quorum.register(self.publisher)
         self.publisher.subscribe(self._hear_the_time)
+        self.publisher.subscribe(self._see_levels)
         self.quorum.rehearse_on(ImageRehearsal(self.publisher))
         self.controller: Controller | None = None
         if config.is_controller:
@@ -164,7 +169,7 @@ class Node:
                 rpc=rpc,
                 clock=clock,
                 rng=rng,
-                config=_controller_config(config, read_bootstrap(disk, config.data_dir)),
+                config=_controller_config(config, read_bootstrap(disk, config.data_dir), self._supported),
                 on_fatal=self.fatal,
             )
             self.quorum.register(self.controller)
@@ -183,6 +188,12 @@ class Node:
         self._server: RpcServer | None = None
         self._serving = True
         self._stopped = False
+
+    def _see_levels(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """After another level this node needs what is before it no more: a build that knows nothing of the level left
+        begins at the snapshot behind it."""
+        if delta.base.metadata_version not in (0, image.metadata_version):
+            self.quorum.snapshot_soon()  # rule A35/log-of-a-level-that-was-left
 
     def _hear_the_time(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """The metadata say when they were written down; up to the registration of this very process."""
@@ -361,7 +372,7 @@ class Node:
         unary, streams = self.quorum.rpc_handlers()
         unary = {
             **unary,
-            methods.PING.path: ping_handler(self.config.node, self.incarnation_id),
+            methods.PING.path: ping_handler(self.config.node, self.incarnation_id, self._supported),
             methods.DESCRIBE_QUORUM.path: describe_quorum_handler(self.config.node, self.quorum),
         }
         if self.controller is not None:
@@ -415,10 +426,12 @@ class Node:
         self.failed.add_done_callback(lambda future: future.exception())
 
 
-def _controller_config(config: NodeConfig, bootstrap: Sequence[MetadataRecord]) -> ControllerConfig:
+def _controller_config(
+    config: NodeConfig, bootstrap: Sequence[MetadataRecord], supported: Supported
+) -> ControllerConfig:
     """Settings of the active controller."""
     return config.controller.replaced(
         static=config.dynamic,
         bootstrap=bootstrap,
-        machine=config.controller.machine.replaced(tiered_storage=config.tier.enabled),
+        machine=config.controller.machine.replaced(tiered_storage=config.tier.enabled, supported=supported),
     )

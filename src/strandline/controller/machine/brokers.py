@@ -36,6 +36,7 @@ from strandline.controller.machine.state import (
     first_producer_id,
 )
 from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.features import excluded
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.controller.metadata.records import (
     BrokerChangeRecord,
@@ -86,11 +87,12 @@ def register_broker(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"Broker {request.node_id} belongs to cluster {request.cluster_id!r}; this is {image.cluster_id!r}.",
         )
-    if not request.min_metadata_version <= image.metadata_version <= request.max_metadata_version:
+    unknown = excluded(image.finalized, request.supported)
+    if unknown:  # rule A34/a-build-that-does-not-know-a-level-registers
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"The cluster is at metadata.version {image.metadata_version}; broker {request.node_id} supports "
-            f"{request.min_metadata_version} to {request.max_metadata_version}.",
+            f"Broker {request.node_id} does not know the cluster's {', '.join(unknown)}. Install that on it, or go "
+            "back to the level below by `strandline upgrade downgrade` where that can be.",
         )
     node_id = request.node_id
     existing = image.brokers.get(node_id)

@@ -13,6 +13,7 @@ from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
 from strandline.controller.machine.unproven import UnprovenEnds
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import OWN_LEVELS
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord, PartitionRecord, RegisterBrokerRecord
 from strandline.proto.error_codes import ErrorCode
@@ -58,11 +59,13 @@ class MachineSettings(Settings, scope=Scope.NODE):
     Attributes:
         max_elections_per_balance: preferred elections in one pass of the periodic check; it must not stall the loop.
         tiered_storage: this node knows of an object store: topics may be tiered.
+        supported: the levels of features that this node's build knows.
     """
 
     times = Part(SessionTimes)
     max_elections_per_balance = 1000
     tiered_storage = False
+    supported = OWN_LEVELS
 
 
 class MachineState:
@@ -107,7 +110,7 @@ class MachineState:
     def replay(self, records: Sequence[MetadataRecord]) -> MetadataDelta:
         """Change that these records would make; the image stays as it is. Raises FatalError if they cannot be
         replayed."""
-        delta = MetadataDelta(self.image)
+        delta = MetadataDelta(self.image, self.settings.supported)
         delta.apply_all(records)
         delta.check_whole()
         return delta

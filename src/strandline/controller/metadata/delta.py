@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from strandline.controller.metadata.features import (
+    METADATA_FEATURE,
+    NO_LEVELS,
+    OWN_LEVELS,
+    FeatureLevelRecord,
+    Supported,
+    what_to_install,
+)
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.levels import level_of
 from strandline.controller.metadata.maps import MapDeltas
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.metadata.table import BY_KIND, TABLE
@@ -24,10 +33,12 @@ class MetadataDelta(MapDeltas):
     that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (schedule 31).
     """
 
-    def __init__(self, base: MetadataImage) -> None:
+    def __init__(self, base: MetadataImage, supported: Supported = OWN_LEVELS) -> None:
+        """`supported`: the levels that this node's build knows."""
         super().__init__(base.maps)
         self.base = base
-        self._begun = base.metadata_version > 0
+        self._supported = supported
+        self._level = base.metadata_version
 
     @property
     def partitions(self) -> Mapping[TopicId, Mapping[int, None]]:
@@ -56,13 +67,37 @@ class MetadataDelta(MapDeltas):
             self.apply(record)
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one record. Raises FatalError when it does not fit the image."""
+        """Apply one record. Raises FatalError when it does not fit the image, or its level is not finalized."""
         row = BY_KIND[type(record)]
-        if not self._begun:
-            if row.kind is not MetadataVersionRecord:
-                raise FatalError("The metadata does not begin with its metadata.version record: it is damaged.")
-            self._begun = True
-        row.replay(self, record)
+        if self._level == 0 and row.kind is not MetadataVersionRecord:
+            raise FatalError("The metadata does not begin with its metadata.version record: it is damaged.")
+        if row.of is _LEVELS:
+            self._require_known(record)
+            row.replay(self, record)
+            self._level = self[_LEVELS].now[METADATA_FEATURE]
+        else:
+            row.replay(self, record)
+        needed = level_of(record)
+        if needed > self._level:  # rule A32/records-of-a-level-that-is-not-finalized
+            raise FatalError(
+                f"A {type(record).__name__} needs {METADATA_FEATURE} {needed}, and the cluster is at {self._level}: "
+                "raise it by `strandline upgrade finalize`."
+            )
+
+    def _require_known(self, record: MetadataRecord) -> None:
+        """Raises FatalError: a level that this node's build does not know."""
+        if isinstance(record, MetadataVersionRecord):
+            name, level, release = METADATA_FEATURE, record.level, record.release
+        elif isinstance(record, FeatureLevelRecord):
+            name, level, release = record.name, record.level, record.release
+        else:
+            return
+        known = self._supported.get(name, NO_LEVELS)
+        if level not in known:  # rule A32/a-level-of-a-newer-build-is-replayed
+            raise FatalError(
+                f"The metadata log is of {name} {level}; this program knows {known}. "
+                f"Install {what_to_install(release)} on this node."
+            )
 
     def check_whole(self) -> None:
         """A batch was applied whole. Raises FatalError for a topic without partitions, which no snapshot holds."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar
 
+from strandline.controller.metadata.features import METADATA_FEATURE, finalized_levels
 from strandline.controller.metadata.maps import NOTHING, DraftedMap, MapOf, MapOfMaps
 from strandline.controller.metadata.quotas import QUOTAS
 from strandline.controller.metadata.records import (
@@ -28,14 +29,6 @@ from strandline.proto.tier import NO_TIER, Tier
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-METADATA_VERSION = 1
-"""The newest metadata version this program writes; it rises when a record or a rule of replay changes."""
-
-SUPPORTED_METADATA_VERSIONS = range(1, METADATA_VERSION + 1)
-"""Versions this program can replay."""
-
-METADATA_VERSION_FEATURE = "metadata.version"
 
 FIRST_PRODUCER_ID = ProducerId(0)
 
@@ -95,7 +88,7 @@ class MetadataImage:
         timestamp_ms: wall time at which the leader appended it; 0 when unknown.
         maps: by name; one without a key is not among them. Readers take the attributes below, and `image[map]`. A map
             is another one whenever a value of it is: whoever made something of it can see by identity that it holds.
-        levels: feature -> the level that holds.
+        levels: feature -> the level that the metadata have a record of (`finalized`: of all features).
         brokers: the registered ones, by node id.
         topics: by name, in the order of creation.
         topic_by_id: the same topics by id.
@@ -161,12 +154,17 @@ class MetadataImage:
     @property
     def metadata_version(self) -> int:
         """0 until the first record has been applied."""
-        return self.levels.get(METADATA_VERSION_FEATURE, 0)
+        return self.levels.get(METADATA_FEATURE, 0)
 
     @property
     def next_producer_id(self) -> ProducerId:
         """The first producer id that no block has been given out for."""
         return self.producer_ids.get(NEXT, FIRST_PRODUCER_ID)
+
+    @property
+    def finalized(self) -> Mapping[str, int]:
+        """The level of every feature; none in the empty image."""
+        return finalized_levels(self.levels)
 
     def partition(self, topic: str, partition: int) -> PartitionRecord | None:
         """The partition by its topic's name, or None."""

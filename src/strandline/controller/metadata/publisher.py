@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from strandline.controller.metadata.delta import MetadataDelta, diff
+from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.snapshot import image_records, load_image
 from strandline.controller.metadata.table import decode_record, decode_records, encode_records
@@ -26,8 +27,10 @@ class ImagePublisher:
     must not block. A subscriber that joins late is called at once with everything that is there.
     """
 
-    def __init__(self, cluster_id: str) -> None:
+    def __init__(self, cluster_id: str, supported: Supported = OWN_LEVELS) -> None:
+        """`supported`: the levels that this node's build knows."""
         self.image = MetadataImage(cluster_id)
+        self.supported = supported
         self._subscribers: list[MetadataSubscriber] = []
         self._leader_subscribers: list[LeaderSubscriber] = []
 
@@ -74,7 +77,7 @@ class ImagePublisher:
             raise FatalError(
                 f"The quorum committed offset {batch.base_offset} after {self.image.offset} had been applied already."
             )
-        delta = MetadataDelta(self.image)
+        delta = MetadataDelta(self.image, self.supported)
         for data in batch.records:
             delta.apply(decode_record(data))
         self._publish(delta, delta.image(batch.last_offset, batch.epoch, batch.timestamp_ms))
@@ -85,7 +88,7 @@ class ImagePublisher:
             raise FatalError(
                 f"A metadata snapshot that ends at {end_offset} was loaded after {self.image.offset} had been applied."
             )
-        image = load_image(self.image.cluster_id, map(decode_record, records), end_offset, epoch)
+        image = load_image(self.image.cluster_id, map(decode_record, records), end_offset, epoch, self.supported)
         self._publish(diff(self.image, image), image)
 
     def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
@@ -123,10 +126,11 @@ class ImageRehearsal:
 
     def replay(self, batch: CommittedBatch) -> None:
         """Replay the next batch. Raises FatalError if that cannot be; then nothing has changed."""
-        delta = MetadataDelta(self._image)
+        delta = MetadataDelta(self._image, self._publisher.supported)
         delta.apply_all(decode_records(batch.records))
         self._image = delta.image(batch.last_offset, batch.epoch, batch.timestamp_ms)
 
     def load(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
         """Try a snapshot. Raises FatalError if it cannot be loaded."""
-        load_image(self._publisher.image.cluster_id, decode_records(records), end_offset, epoch)
+        publisher = self._publisher
+        load_image(publisher.image.cluster_id, decode_records(records), end_offset, epoch, publisher.supported)

@@ -33,9 +33,14 @@ class MetadataRecord:
 
 @dataclass(frozen=True, slots=True)
 class MetadataVersionRecord(MetadataRecord):
-    """First of a log and of each snapshot: the rules by which what follows is replayed."""
+    """First of a log and of each snapshot: the rules by which what follows is replayed.
+
+    Attributes:
+        release: the first release that knows the level, for builds that do not.
+    """
 
     level: Annotated[int, UInt32(1)]
+    release: Annotated[str, 2] = ""
 
 
 @dataclass(frozen=True, slots=True)

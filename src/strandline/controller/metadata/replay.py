@@ -11,10 +11,9 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
+from strandline.controller.metadata.features import LEVEL_OF_FEATURES, METADATA_FEATURE, FeatureLevelRecord
 from strandline.controller.metadata.image import (
-    METADATA_VERSION_FEATURE,
     NEXT,
-    SUPPORTED_METADATA_VERSIONS,
     MetadataImage,
     ResourceType,
     TopicInfo,
@@ -45,14 +44,23 @@ _NAMES, _TOPICS = MetadataImage.topics, MetadataImage.topic_by_id
 
 
 def replay_version(deltas: MapDeltas, record: MetadataVersionRecord) -> None:
-    """Raises FatalError: a version that this program cannot replay."""
-    if record.level not in SUPPORTED_METADATA_VERSIONS:
-        newest = SUPPORTED_METADATA_VERSIONS[-1]
-        raise FatalError(
-            f"The metadata log is of metadata.version {record.level}; this program can replay up to {newest}. "
-            "Start the version of Strandline that wrote it, or a newer one."
-        )
-    deltas[MetadataImage.levels].put(METADATA_VERSION_FEATURE, record.level)
+    """Below LEVEL_OF_FEATURES the other features have no records."""
+    levels = deltas[MetadataImage.levels]
+    levels.put(METADATA_FEATURE, record.level)
+    if record.level < LEVEL_OF_FEATURES:
+        for name in [name for name in levels.now if name != METADATA_FEATURE]:
+            levels.remove(name)
+
+
+def replay_feature(deltas: MapDeltas, record: FeatureLevelRecord) -> None:
+    """Level 0 takes the feature out. Raises FatalError: metadata.version has a record of its own."""
+    if record.name == METADATA_FEATURE:
+        raise FatalError(f"A FeatureLevelRecord sets {METADATA_FEATURE} {record.level}: the metadata is damaged.")
+    levels = deltas[MetadataImage.levels]
+    if record.level > 0:
+        levels.put(record.name, record.level)
+    else:
+        levels.remove(record.name)
 
 
 def broker_fault(record: RegisterBrokerRecord) -> str:

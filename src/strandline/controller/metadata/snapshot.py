@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import MetadataRecord
 from strandline.controller.metadata.table import TABLE
@@ -29,14 +30,16 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
     return records
 
 
-def load_image(cluster_id: str, records: Iterable[MetadataRecord], end_offset: int, epoch: int) -> MetadataImage:
+def load_image(
+    cluster_id: str, records: Iterable[MetadataRecord], end_offset: int, epoch: int, supported: Supported = OWN_LEVELS
+) -> MetadataImage:
     """The image that a snapshot stands for; its last record is taken to be at `end_offset - 1`.
 
     Raises:
         FatalError: the records do not begin with a metadata.version, or do not fit together; a snapshot that a bit flip
             changed must not be served, and nothing be deleted on its word (schedule 31).
     """
-    delta = MetadataDelta(MetadataImage(cluster_id))
+    delta = MetadataDelta(MetadataImage(cluster_id), supported)
     delta.apply_all(records)
     if delta.empty:
         raise FatalError("A metadata snapshot holds no metadata.version record: it is damaged.")

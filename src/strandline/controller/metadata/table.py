@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+from strandline.controller.metadata.features import (
+    LEVEL_OF_FEATURES,
+    METADATA_FEATURE,
+    FeatureLevelRecord,
+    level_records,
+)
 from strandline.controller.metadata.image import FIRST_PRODUCER_ID, MetadataImage
 from strandline.controller.metadata.maps import MapDeltas, MapOf
 from strandline.controller.metadata.quotas import ClientQuotaRecord, quota_records, replay_quota
@@ -34,6 +40,7 @@ from strandline.controller.metadata.replay import (
     of_partition,
     replay_broker_change,
     replay_config,
+    replay_feature,
     replay_partition,
     replay_partition_change,
     replay_producer_ids,
@@ -168,8 +175,10 @@ def removal(type_id: int, kind: type[R], of: MapOf[K, Any], key: Callable[[R], K
     return RecordType(type_id, kind, of, replay, level=level)
 
 
-def _versions(image: MetadataImage) -> Iterable[MetadataRecord]:
-    return [MetadataVersionRecord(image.metadata_version)]
+def _levels(image: MetadataImage) -> Iterable[MetadataRecord]:
+    """The metadata.version, and behind it the other features."""
+    features = {name: level for name, level in image.levels.items() if name != METADATA_FEATURE}
+    return level_records(image.metadata_version, features)  # rule A32/snapshot-without-levels
 
 
 def _topics(image: MetadataImage) -> Iterable[MetadataRecord]:
@@ -203,7 +212,7 @@ OF = MetadataImage
 """Names the maps: `OF.brokers`."""
 
 _ROWS: tuple[RecordType[Any], ...] = (
-    RecordType(1, MetadataVersionRecord, OF.levels, replay_version, _versions),
+    RecordType(1, MetadataVersionRecord, OF.levels, replay_version, _levels),
     kept(2, RegisterBrokerRecord, OF.brokers, lambda record: record.node_id, fault=broker_fault),
     RecordType(3, UnregisterBrokerRecord, OF.brokers, replay_unregistration),
     RecordType(4, BrokerChangeRecord, OF.brokers, replay_broker_change),
@@ -227,6 +236,7 @@ _ROWS: tuple[RecordType[Any], ...] = (
     RecordType(42, TierStartRecord, OF.tiers, of_partition(replay_start)),
     kept(43, DeletedTierRecord, OF.deleted_tiers, _topic_id, once=True),
     removal(44, TierReapedRecord, OF.deleted_tiers, _topic_id),
+    RecordType(51, FeatureLevelRecord, OF.levels, replay_feature, level=LEVEL_OF_FEATURES),
 )
 
 TABLE: dict[int, RecordType[Any]] = {row.type_id: row for row in _ROWS}

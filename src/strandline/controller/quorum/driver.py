@@ -321,6 +321,11 @@ class Driver:
             self._snapshotting.install(action.snapshot, self.now_ms())
         return True
 
+    def snapshot_soon(self) -> None:
+        """Take a snapshot with the next dispatch."""
+        self._snapshotting.wanted = True
+        self.schedule_pump()
+
     def _dispatch(self) -> None:
         leading = self.core.leading
         epoch_start = leading.epoch_start_offset if leading is not None else 0

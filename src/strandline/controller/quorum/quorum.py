@@ -365,6 +365,11 @@ class Quorum:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message) from None
         return tuple(key.node_id for key in core.voters)
 
+    def snapshot_soon(self) -> None:
+        """Take a snapshot of what the listeners hold, however little was committed since the last."""
+        if self._driver is not None:
+            self._driver.snapshot_soon()
+
     def resign(self) -> None:
         """Give up leading and ask the best of the other voters to stand. Nothing happens if this node does not lead."""
         if self._driver is not None and not self._driver.stopped:

@@ -52,6 +52,8 @@ class Snapshotting:
         self._spawn = spawn
         self._taking = False
         self._closed = False
+        self.wanted = False
+        """One is due, however little was committed."""
         self.reloads = 0
         """Fetched snapshots that replaced the log so far."""
 
@@ -60,14 +62,16 @@ class Snapshotting:
         self._closed = True
 
     def take_if_due(self, new_record_bytes_max: int) -> None:
-        """Write a snapshot of what the listeners hold, once enough was committed since the last one, and delete the log
-        before the oldest that is kept. One at a time, and none of what a listener has not been handed yet: it could
-        not go on without the log, and one that leads loads no snapshot."""
-        if self._taking or self._closed or self._dispatcher.new_record_bytes < new_record_bytes_max:
+        """Write a snapshot of what the listeners hold, once enough was committed since the last one, or one is wanted,
+        and delete the log before the oldest that is kept. One at a time, and none of what a listener has not been
+        handed yet: it could not go on without the log, and one that leads loads no snapshot."""
+        due = self.wanted or self._dispatcher.new_record_bytes >= new_record_bytes_max
+        if self._taking or self._closed or not due:
             return
         if not self._dispatcher.is_level:  # rule A10/snapshot-ahead-of-a-listener
             return
         self._taking = True
+        self.wanted = False
         self._spawn(self._take())
 
     async def _take(self) -> None:

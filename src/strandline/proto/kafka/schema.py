@@ -114,6 +114,21 @@ class Message(NamedTuple):
         return value
 
 
+class Later(NamedTuple):
+    """A version that kio does not have yet: as `like`, with `fields` behind its own."""
+
+    like: int
+    fields: tuple[tuple[str, str, bool, Any], ...] = ()
+    """Name, Kafka's type, whether it may be null, and the default."""
+
+
+LATER: Mapping[tuple[Api, int, str], Later] = {
+    (Api.API_VERSIONS, 5, "request"): Later(4, (("cluster_id", "string", True, None), ("node_id", "int32", False, -1))),
+    (Api.API_VERSIONS, 5, "response"): Later(4),
+}
+"""By API, version and side."""
+
+
 @cache
 def request(api: Api, version: int) -> Message:
     """A request. Raises ModuleNotFoundError where kio has no such version."""
@@ -138,18 +153,22 @@ def knows(api: Api, version: int) -> bool:
 
 
 def _message(api: Api, version: int, side: Literal["request", "response"], kind: str, elements_max: int) -> Message:
-    entity = getattr(kio_modules.module(api.name.lower(), version, side), kind)
-    return Message(f"{kind} v{version}", entity_codec(entity), elements_max)
+    later = LATER.get((api, version, side), Later(version))
+    entity = getattr(kio_modules.module(api.name.lower(), later.like, side), kind)
+    return Message(f"{kind} v{version}", entity_codec(entity, later.fields), elements_max)
 
 
 # ---------------------------------------------------------------- structs
 
 
 @cache
-def entity_codec(kind: type[Any]) -> Codec:
-    """The codec of one of kio's schema classes."""
+def entity_codec(kind: type[Any], more: tuple[tuple[str, str, bool, Any], ...] = ()) -> Codec:
+    """The codec of one of kio's schema classes, with the fields of `Later` behind its own."""
     flexible = bool(kind.__flexible__)
     slots = [_slot(item, flexible) for item in fields(kind)]
+    for name, kafka_type, nullable, default in more:
+        codec = field_codec(kafka_type, flexible, is_array=False, nullable=nullable, tagged=False)
+        slots.append(Slot(name, codec, default, None))
     return struct_codec(kind.__name__, slots, flexible, partial(_record, kind.__name__))
 
 

@@ -8,22 +8,25 @@ from collections.abc import Callable, Iterable
 
 from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.request import Exchange
-from strandline.controller.metadata.image import SUPPORTED_METADATA_VERSIONS, MetadataImage
+from strandline.controller.metadata.features import Supported
+from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import INT16, INT32, INT64, NO_TAGS, array_head, string, tagged_field, uvarint
 
-FIRST, LAST = VERSIONS = (0, 4)
+FIRST, LAST = VERSIONS = (0, 5)
 FLEXIBLE_SINCE = 3
 THROTTLE_SINCE = 1
+EXPECTED_SINCE = 5
 
 SUPPORTED_FEATURES_TAG = 0
 FINALIZED_EPOCH_TAG = 1
 FINALIZED_FEATURES_TAG = 2
 
-FEATURE = "metadata.version"
-"""The one feature that has levels here; its numbers are Strandline's own, not Kafka's."""
+ZERO_SINCE = 4
+"""Clients of older versions cannot read a feature whose first level is 0 (KAFKA-17011): they are told of none."""
 
 SOFTWARE_CHARS_MAX = 64
 """How much of a client's name and version is kept: both stay as long as its connection, and may fill a frame."""
@@ -35,8 +38,17 @@ _VERSIONS = struct.Struct(">hhh")
 class ApiVersionsHandler:
     """Answers with `served`: (key, first version, last version) of each API."""
 
-    def __init__(self, *, served: Iterable[tuple[int, int, int]], image: Callable[[], MetadataImage]) -> None:
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        served: Iterable[tuple[int, int, int]],
+        image: Callable[[], MetadataImage],
+        supported: Supported,
+    ) -> None:
+        self._node_id = node_id
         self._served = sorted(served)
+        self._supported = supported
         self._image = image
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
@@ -55,7 +67,20 @@ class ApiVersionsHandler:
                 exchange.connection.count_software()
             else:
                 error = ErrorCode.INVALID_REQUEST
-        exchange.respond([self._written(context.version, error, self._features(), exchange.throttle_ms())])
+        if context.version >= EXPECTED_SINCE and error is ErrorCode.NONE:
+            error = self._misrouted(request.cluster_id, request.node_id)
+        exchange.respond(
+            [self._written(context.version, error, self._features(context.version), exchange.throttle_ms())]
+        )
+
+    def _misrouted(self, cluster_id: str | None, node_id: int) -> ErrorCode:
+        """Whether the client wanted to reach another broker, or another cluster (KIP-1242). One that comes by a
+        bootstrap address does not know yet whom it reaches."""
+        if (cluster_id is None) != (node_id < 0):
+            return ErrorCode.INVALID_REQUEST
+        if cluster_id is None or (cluster_id, node_id) == (self._image().cluster_id, self._node_id):
+            return ErrorCode.NONE
+        return ErrorCode.REBOOTSTRAP_REQUIRED  # rule B42/misrouted-connections-are-served
 
     def refuse_all(self, exchange: Exchange, _body: memoryview, error: ErrorCode) -> bool:
         """The answer is this error."""
@@ -73,19 +98,24 @@ class ApiVersionsHandler:
             out += features if error is ErrorCode.NONE else NO_TAGS
         return out
 
-    def _features(self) -> bytes:
-        """The tagged fields: what this node can replay, and what the cluster has settled on (KIP-584)."""
+    def _features(self, version: int) -> bytes:
+        """The tagged fields: what this node can do, and what the cluster has settled on (KIP-584)."""
         image = self._image()
-        first, last = SUPPORTED_METADATA_VERSIONS[0], SUPPORTED_METADATA_VERSIONS[-1]
-        name = string(FEATURE, True)
-        fields = [
-            tagged_field(SUPPORTED_FEATURES_TAG, uvarint(2) + name + INT16.pack(first) + INT16.pack(last) + NO_TAGS)
-        ]
+        known = [(name, *levels) for name, levels in sorted(self._supported.items())]
+        if version < ZERO_SINCE:
+            known = [row for row in known if row[1] > 0]
+        fields = [tagged_field(SUPPORTED_FEATURES_TAG, _rows(known))]
         if image.metadata_version > 0:
-            level = INT16.pack(image.metadata_version)
+            finalized = [(name, level, level) for name, level in sorted(image.finalized.items()) if level > 0]
             fields.append(tagged_field(FINALIZED_EPOCH_TAG, INT64.pack(image.offset)))
-            fields.append(tagged_field(FINALIZED_FEATURES_TAG, uvarint(2) + name + level + level + NO_TAGS))
+            fields.append(tagged_field(FINALIZED_FEATURES_TAG, _rows(finalized)))
         return uvarint(len(fields)) + b"".join(fields)
+
+
+def _rows(features: list[tuple[str, int, int]]) -> bytes:
+    """Features with two levels: the first and the last supported, or the highest and the lowest finalized."""
+    rows = [string(name, True) + INT16.pack(one) + INT16.pack(other) + NO_TAGS for name, one, other in features]
+    return array_head(len(rows), True) + b"".join(rows)
 
 
 ROWS = (by_hand(Api.API_VERSIONS, VERSIONS, ApiVersionsHandler),)

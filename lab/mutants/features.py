@@ -1,0 +1,74 @@
+"""Mutants of levels: what may be written, who may be in the cluster, and what can be left again."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import Mutant, never, one_change, removed, value
+
+_LEVELS = "tests/controller/metadata/test_features.py"
+_MACHINE = "tests/controller/machine/test_features.py"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "records-of-a-level-that-is-not-finalized",
+        "A32: a record of a level that is not finalized is replayed by nobody",
+        never(),
+        f"{_LEVELS}::test_a_record_of_a_level_that_is_not_finalized_is_refused",
+        f"{_LEVELS}::test_a_field_of_a_level_that_is_not_finalized_is_refused",
+    ),
+    one_change(
+        "a-level-of-a-newer-build-is-replayed",
+        "A32: a node that meets a level that its build does not know halts",
+        never(),
+        f"{_LEVELS}::test_an_older_build_halts_at_the_first_record_of_a_newer_level",
+    ),
+    one_change(
+        "snapshot-without-levels",
+        "A32: a snapshot holds the levels of all features",
+        value("level_records(image.metadata_version, {})"),
+        f"{_LEVELS}::test_levels_survive_a_snapshot",
+    ),
+    one_change(
+        "nodes-are-not-asked",
+        "A33: a level is given only when every broker and every voter says that it knows it",
+        never(),
+        f"{_MACHINE}::test_every_node_has_to_know_the_level",
+        "tests/controller/test_rolling_upgrade.py::test_a_node_that_is_down_keeps_the_level_as_it_is",
+    ),
+    one_change(
+        "a-level-that-cannot-be-left",
+        "A33: a level that cannot be left is not, however it is asked for",
+        never(),
+        f"{_MACHINE}::test_a_level_that_cannot_be_left_is_not[SAFE_DOWNGRADE]",
+        f"{_MACHINE}::test_a_level_that_cannot_be_left_is_not[UNSAFE_DOWNGRADE]",
+    ),
+    one_change(
+        "a-safe-downgrade-loses-levels",
+        "A33: a safe downgrade loses nothing",
+        never(),
+        f"{_MACHINE}::test_a_safe_downgrade_loses_nothing_and_an_unsafe_one_says_what",
+    ),
+    one_change(
+        "a-build-that-does-not-know-a-level-registers",
+        "A34: a broker whose build does not know a finalized level is not registered",
+        never(),
+        f"{_MACHINE}::test_a_build_that_does_not_know_a_level_cannot_register",
+    ),
+    one_change(
+        "misrouted-connections-are-served",
+        "B42: a broker refuses clients that wanted to reach another",
+        value("ErrorCode.NONE"),
+        "tests/cluster/broker/test_kafka_metadata.py::test_whom_a_client_wants_to_reach_is_checked[another broker]",
+    ),
+    one_change(
+        "clients-take-whom-they-reach",
+        "B42: a client says whom it wants to reach",
+        value("None"),
+        "tests/client/test_misrouted.py::test_a_misrouted_client_writes_to_nobody_else_and_finds_the_broker",
+    ),
+    one_change(
+        "log-of-a-level-that-was-left",
+        "A35: behind a change of the level a snapshot is taken, where builds that do not know the level begin",
+        removed(),
+        "tests/cluster/node/test_levels.py::test_the_build_from_before_starts_where_the_level_was_lowered_again",
+    ),
+)

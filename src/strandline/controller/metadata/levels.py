@@ -1,0 +1,27 @@
+"""The level that a record needs: a property of its type, and of fields that came later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strandline.controller.metadata.features import LEVEL_OF_FEATURES
+from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
+from strandline.controller.metadata.table import BY_KIND
+
+FIELD_LEVELS: Mapping[type[MetadataRecord], Mapping[str, int]] = {MetadataVersionRecord: {"release": LEVEL_OF_FEATURES}}
+"""By type and field, the metadata.version from which the field may be other than its default: builds that do not know
+it pass over it."""
+
+
+def level_of(record: MetadataRecord) -> int:
+    """The metadata.version that a record needs."""
+    kind = type(record)
+    needed = BY_KIND[kind].level
+    fields = FIELD_LEVELS.get(kind)
+    if fields is not None:
+        declared: Any = kind.__dataclass_fields__  # type: ignore[attr-defined]
+        for name, level in fields.items():
+            if level > needed and getattr(record, name) != declared[name].default:
+                needed = level
+    return needed
