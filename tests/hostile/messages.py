@@ -27,6 +27,7 @@ NAMES = ("t", "t", "g", "", "no-such", "a\0b", "ж" * 40, "x" * 300, "__consumer
 NUMBERS = (0, 0, 1, 1, 2, 3, 5, 17, -1, -2, 1000, 30_000)
 EXTREMES = (127, -128, 32767, -32768, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 BATCH = bytes(build_batch([Record(0, 5, b"k", b"v"), Record(1, 5, None, b"w", (("h", None),))]))
+_LATER_VALUES: dict[str, tuple[Any, ...]] = {"string": NAMES, "int32": NUMBERS}
 BLOBS = (b"", b"\0", b"\0\1\0\0\0\1\0\1t", BATCH, BATCH[:-1], BATCH * 2, bytes(300))
 
 
@@ -51,10 +52,12 @@ def answer(key: int, version: int, rng: random.Random) -> Message:
 
 
 def _message(api: Api, version: int, side: str, rng: random.Random) -> Message:
-    kind = kind_of(api, version, side)
+    later = walker.LATER.get((api, version, side), walker.Later(version))
+    kind = kind_of(api, later.like, side)
+    more = {name: rng.choice((default, *_LATER_VALUES[kafka_type])) for name, kafka_type, _, default in later.fields}
     out = bytearray()
     with _marking() as marks:
-        walker.entity_codec(kind).write(out, _values(kind, rng))
+        walker.entity_codec(kind, later.fields).write(out, _values(kind, rng) | more)
     inside = tuple((start, end) for start, end in marks if end <= len(out))
     return Message(api, version, bytes(out), inside, bool(kind.__flexible__))
 
