@@ -306,3 +306,14 @@ def test_who_is_taken_out_for_good_is_no_last_known_leader(machine_cluster: Any)
         cluster.fence(node)
     cluster.run(brokers.unregister_broker(cluster.state, broker_api.UnregisterBrokerRequest(NodeId(1), False)))
     assert cluster.partition().last_known_elr == ()
+
+
+def test_a_broker_with_a_setting_that_cannot_be_is_refused_in_words(machine_cluster: Any) -> None:
+    """It was an error of the controller's own, with a traceback, to whoever may call it."""
+    cluster = machine_cluster(3)
+    cluster.flush_policy = "a\0b"
+    with pytest.raises(
+        KafkaError, match=r"Broker 4 is not registered: flush.policy = .* one of ack, replicate"
+    ) as caught:
+        cluster.register(4)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG

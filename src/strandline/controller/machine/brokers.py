@@ -49,7 +49,7 @@ from strandline.controller.metadata.records import (
 )
 from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, Offset, ProducerId, TopicIdPartition
 from strandline.proto.marks import mark
 
@@ -147,8 +147,18 @@ def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) 
 
 
 def _acks_unsynced(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
-    """True if the broker acknowledges before it syncs: its flush.policy in the metadata, else in its file."""
-    static = {"flush.policy": request.flush_policy} if request.flush_policy else {}
+    """True if the broker acknowledges before it syncs: its flush.policy in the metadata, else in its file.
+
+    Raises KafkaError: INVALID_CONFIG: its file has a value that cannot be.
+    """
+    static = {}
+    if request.flush_policy:
+        try:
+            static["flush.policy"] = BrokerSettings.flush_policy.read("flush.policy", request.flush_policy)
+        except ConfigError as error:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"Broker {request.node_id} is not registered: {error}"
+            ) from error
     return ConfigResolver(static, request.node_id).broker_value(image, BrokerSettings.flush_policy) == "replicate"
 
 
