@@ -40,8 +40,7 @@ def topic_cli(bootstrap: str, *arguments: str, exit_code: int = 0) -> Result:
 def stored_batches(data_dir: str, topic: str, partition: int = 0) -> list[bytes]:
     """The record batches in a partition's segment files, as they stand on disk."""
     batches = []
-    for segment in segment_files(data_dir, topic, partition):
-        content = segment.read_bytes()
+    for content in segment_contents(data_dir, topic, partition):
         position = 0
         while position + 12 <= len(content):
             (length,) = _BATCH_LENGTH.unpack_from(content, position + 8)
@@ -55,6 +54,17 @@ def stored_batches(data_dir: str, topic: str, partition: int = 0) -> list[bytes]
 def segment_files(data_dir: str, topic: str, partition: int = 0) -> Sequence[Path]:
     """A partition's segment files, in order."""
     return sorted(Path(data_dir, f"{topic}-{partition}").glob("*.log"))
+
+
+def segment_contents(data_dir: str, topic: str, partition: int = 0) -> list[bytes]:
+    """What a partition's segment files hold, in order. Compaction puts files in the place of others: a list of them that
+    is no longer true is made anew."""
+    for _ in range(100):
+        try:
+            return [segment.read_bytes() for segment in segment_files(data_dir, topic, partition)]
+        except FileNotFoundError:
+            continue
+    raise AssertionError(f"the files of {topic}-{partition} never stand still")
 
 
 def kafka_tools(bootstrap: str) -> KafkaTools:

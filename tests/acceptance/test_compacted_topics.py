@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from strandline.client import Admin
 from strandline.cluster.node.dev import DevCluster
-from tests.acceptance.foreign import segment_files, stored_batches
+from tests.acceptance.foreign import segment_contents, stored_batches
 from tests.acceptance.helpers import QUICK, eventually, make_topic
 
 SETTINGS = QUICK | {"log.cleaner.backoff.ms": "200"}
@@ -135,7 +135,7 @@ def test_tombstones_delete_and_go(compacting: DevCluster) -> None:
         for number in range(40):
             filler.produce(topic, b"." * 30, b"filler%d" % (number % 3), partition=0)
         assert filler.flush(20) == 0
-        contents = [b"".join(path.read_bytes() for path in segment_files(compacting.data_dir(node), topic))
+        contents = [b"".join(segment_contents(compacting.data_dir(node), topic))
                     for node in compacting.node_ids]  # fmt: skip
         return all(b"\x04k0" not in content for content in contents)
 
