@@ -57,8 +57,8 @@ def segment_files(data_dir: str, topic: str, partition: int = 0) -> Sequence[Pat
 
 
 def segment_contents(data_dir: str, topic: str, partition: int = 0) -> list[bytes]:
-    """What a partition's segment files hold, in order. Compaction puts files in the place of others: a list of them that
-    is no longer true is made anew."""
+    """What a partition's segment files hold, in order. Compaction puts files in the place of others: a list that is no
+    longer true is made anew."""
     for _ in range(100):
         try:
             return [segment.read_bytes() for segment in segment_files(data_dir, topic, partition)]
