@@ -198,7 +198,7 @@ def test_a_share_waits_on_all_of_its_connections(tmp_path: Path) -> None:
         set_quota(node, EVERY_USER, request_percentage=1e-6)
         async with AsyncExitStack() as stack:
             others = [await stack.enter_async_context(connect(node.listener.endpoint)) for _ in range(10)]
-            assert waits_ms(await client.ask("api_versions", 2)) == 60_000
+            assert waits_ms(await client.ask("api_versions", 2)) in (60_000, 60_001)  # a part of one is rounded up
             asked = [asyncio.ensure_future(other.ask("api_versions", 2)) for other in others]
             await until(lambda: muted(node) == 11)
             assert not any(one.done() for one in asked)
