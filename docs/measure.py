@@ -81,7 +81,7 @@ Counts = tuple[int, int, int]
 """Files, lines, statements."""
 
 KINDS = ("setting", "operation of the controller", "API", "metadata record")
-"""What is added most often."""
+"""Kinds of things that are added most often."""
 
 _MADE = ("strandline/client/settings.py",)
 """Written by docs/generate.py: a name there costs nothing."""

@@ -76,7 +76,7 @@ DAMAGED_FILES_SHARE = 0.25
 machine's copy may be the only one: a node that cannot tell what it has leads only after others."""
 
 LEVELS_SHARE = 0.2
-"""Of the seeds: nodes of two builds are mixed, as in a rolling upgrade, at the level of the older one."""
+"""Share of the seeds in which nodes of two builds are mixed, as in a rolling upgrade, at the level of the older one."""
 
 SERVICES_SHARE = 0.2
 """Share of the seeds in which services run beside the plain clients (`chaos.services`), which do less there."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from strandline.client.admin import Admin
 
 _BLOCKS = frozenset({ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FEATURE_UPDATE_FAILED, ErrorCode.INVALID_REQUEST})
-"""What an update is refused with: the answer to a question, where only that was asked."""
+"""Errors that refuse an update: the answer of a command that only asks whether it could be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,10 @@ def finalize(*, levels: tuple[str, ...], dry_run: bool, output: str, **where: An
     strandline upgrade finalize
     strandline upgrade finalize metadata.version=2
     """
+    named = _parsed(levels)
     with admin_for(Target(**where)) as admin:
         seen = _look(admin)
-        wanted = _parsed(levels) or dict(seen.possible)
+        wanted = named or dict(seen.possible)
         if wanted:
             admin.update_features(wanted, dry_run=dry_run)
     _tell_change(seen.finalized, wanted, dry_run=dry_run, output=output)
@@ -212,7 +213,7 @@ def _next(seen: _Seen, name: str) -> str:
 
 
 def _between(name: str, low: int, high: int) -> list[Level]:
-    """What this program knows of the levels above `low` up to `high`."""
+    """Levels above `low`, up to `high`, that this program knows."""
     feature = FEATURES.get(name)
     return [] if feature is None else [level for level in feature.levels if low < level.number <= high]
 

@@ -15,7 +15,7 @@ from strandline.client.aio.admin_users import UserAdmin
 
 
 class Operations(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, UserAdmin, AclAdmin, QuotaAdmin):
-    """What both admin clients can do."""
+    """Operations that both admin clients have."""
 
 
 class Admin(Operations, Awaited):

@@ -191,11 +191,11 @@ class Operation:
 
 
 class Awaited:
-    """Of a client whose calls are coroutines."""
+    """Base of a client whose calls are coroutines."""
 
 
 class Waiting:
-    """Of a client whose calls wait."""
+    """Base of a client whose calls wait."""
 
     def wait(self, begin: Callable[[], Awaitable[T]]) -> T:
         """The result of the coroutine that `begin` makes."""
