@@ -66,6 +66,30 @@ TABLE: tuple[Mutant, ...] = (
         "tests/client/test_misrouted.py::test_a_misrouted_client_writes_to_nobody_else_and_finds_the_broker",
     ),
     one_change(
+        "an-address-that-is-advertised-is-no-bootstrap-address",
+        "B42: where others answer at the bootstrap addresses than were advertised, they say who the brokers are now",
+        removed(),
+        "tests/client/test_misrouted.py::test_a_cluster_made_anew_at_the_same_addresses_is_found",
+    ),
+    one_change(
+        "what-leads-to-another-cluster-stays-open",
+        "B42: a client that goes on with another cluster closes its connections to the one before",
+        never(),
+        "tests/client/test_misrouted.py::test_what_leads_to_a_cluster_that_is_left_is_closed",
+    ),
+    one_change(
+        "a-bootstrap-connection-is-whoever-is-wanted",
+        "B42: a connection that was made by a bootstrap address is taken for no broker that was not asked for over it",
+        removed(),
+        "tests/client/test_misrouted.py::test_a_bootstrap_connection_is_not_taken_for_a_broker_that_is_elsewhere",
+    ),
+    one_change(
+        "who-is-sent-away-asks-there-again",
+        "B42: a client that is told to asks the bootstrap addresses, and the one that told it last",
+        removed(),
+        "tests/client/test_misrouted.py::test_a_client_that_is_sent_away_asks_another_bootstrap_address",
+    ),
+    one_change(
         "log-of-a-level-that-was-left",
         "A35: behind a change of the level a snapshot is taken, where builds that do not know the level begin",
         removed(),
