@@ -95,4 +95,29 @@ TABLE: tuple[Mutant, ...] = (
         removed(),
         "tests/cluster/node/test_levels.py::test_the_build_from_before_starts_where_the_level_was_lowered_again",
     ),
+    one_change(
+        "newer-files-are-taken-for-damage",
+        "B35: who takes a directory looks for files of a newer build, and changes nothing where there is one",
+        removed(),
+        "tests/log/test_formats.py::test_a_newer_file_is_refused_and_nothing_changes[incarnations-in place]",
+        "tests/chaos/test_newer_files.py",
+    ),
+    one_change(
+        "a-rotten-version-counts",
+        "B35: a newer version counts only where its checksum holds",
+        never(),
+        "tests/log/test_formats.py::test_a_rotten_head_is_damage_and_refuses_nothing[incarnations]",
+    ),
+    one_change(
+        "what-was-moved-away-is-not-looked-at",
+        "B35: a file of a newer build is found under the name that a start gave to it",
+        value("name"),
+        "tests/log/test_formats.py::test_a_newer_file_is_refused_and_nothing_changes[incarnations-moved away]",
+    ),
+    one_change(
+        "newer-sidecars-are-taken-for-damage",
+        "B35: a stored segment of a newer build is left out of no restore",
+        never(),
+        "tests/log/tier/test_restoring.py::test_what_a_newer_build_stored_is_left_out_of_no_restore",
+    ),
 )
