@@ -42,6 +42,18 @@ TABLE: tuple[Mutant, ...] = (
         f"{_MACHINE}::test_a_level_that_cannot_be_left_is_not[UNSAFE_DOWNGRADE]",
     ),
     one_change(
+        "a-level-in-use-is-left",
+        "A33: a level of which something is written is not left",
+        value("False"),
+        f"{_MACHINE}::test_a_level_of_which_something_is_written_is_not_left[SAFE_DOWNGRADE]",
+    ),
+    one_change(
+        "an-unsafe-downgrade-leaves-any-level",
+        "A33: an unsafe downgrade of metadata.version leaves no level that cannot be left",
+        value("()"),
+        f"{_MACHINE}::test_a_level_of_which_something_is_written_is_not_left[UNSAFE_DOWNGRADE]",
+    ),
+    one_change(
         "a-safe-downgrade-loses-levels",
         "A33: a safe downgrade loses nothing",
         never(),
