@@ -56,7 +56,8 @@ def verified(directory: str) -> Verified:
     """Everything that is wrong in the directory, with a progress bar on standard error.
 
     Raises:
-        ConfigError: it is no data directory, or one of a newer build; DirectoryInUse: a node uses it, or has begun to meanwhile.
+        ConfigError: it is no data directory, or one of a newer build.
+        DirectoryInUse: a node uses it, or has begun to meanwhile.
         DiskError: it cannot be read.
     """
     path = str(Path(directory).absolute())

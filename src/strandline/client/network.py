@@ -171,7 +171,7 @@ class Expected(NamedTuple):
         return f"broker {self.node_id} of cluster {self.cluster_id}"
 
 
-class SomebodyElse(BrokerUnreachable):
+class UnexpectedBroker(BrokerUnreachable):
     """Another broker than the one that is advertised answers at an address, or one of another cluster."""
 
 
@@ -636,7 +636,7 @@ async def _settle(
     """Settle the versions, and that the broker is who is `expected`.
 
     Raises:
-        SomebodyElse: another one answers.
+        UnexpectedBroker: another one answers.
         BrokerUnreachable: the connection breaks.
         ProtocolError, KafkaError: as `connect`.
     """
@@ -648,7 +648,7 @@ async def _settle(
         if error.code is not ErrorCode.REBOOTSTRAP_REQUIRED or expected is None:
             raise
         reason = f"{expected} is not who answers there"
-        raise SomebodyElse(str(connection.endpoint), reason, advertised_by) from error
+        raise UnexpectedBroker(str(connection.endpoint), reason, advertised_by) from error
 
 
 DATA = "data"
@@ -738,7 +738,7 @@ class Network:
             except StrandlineError as error:
                 if isinstance(error, ClosedError | AuthenticationFailed | TokenUnavailable):
                     raise
-                if isinstance(error, SomebodyElse) and node is not None and endpoint in self.bootstrap:
+                if isinstance(error, UnexpectedBroker) and node is not None and endpoint in self.bootstrap:
                     candidates.append(
                         (endpoint, None)
                     )  # rule B42/an-address-that-is-advertised-is-no-bootstrap-address
@@ -799,7 +799,7 @@ class Network:
         task = self._opening.get(key)
         if task is None:
             backoff = self._backoffs.get(endpoint)
-            if backoff is not None and node is None and isinstance(backoff.error, SomebodyElse):
+            if backoff is not None and node is None and isinstance(backoff.error, UnexpectedBroker):
                 backoff = None  # whoever answers there will do
             if backoff is not None and self._clock.monotonic_ms() < backoff.until_ms:
                 raise backoff.error.with_traceback(None)
@@ -827,7 +827,7 @@ class Network:
         try:
             # rule B42/a-bootstrap-connection-is-whoever-is-wanted
             await _settle(connection, self._config.request_timeout_ms, expected, _advertised_by(node))
-        except SomebodyElse:
+        except UnexpectedBroker:
             connection.close()
             raise
 
