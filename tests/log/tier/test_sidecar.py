@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +23,9 @@ from strandline.log.tier.sidecar import (
     decode_indexes,
     decode_producers,
     encode_sidecar,
+    for_cluster,
 )
+from strandline.log.transactions import AbortedTransaction
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import Offset
 from strandline.proto.tier import TieredSegment
@@ -30,8 +33,11 @@ from strandline.proto.tier import TieredSegment
 UUIDS = st.uuids()
 
 
+Made = tuple[SidecarHeader, OffsetIndex, TimeIndex, bytes, list[AbortedTransaction]]
+
+
 @st.composite
-def sidecars(draw: st.DrawFn) -> tuple[SidecarHeader, OffsetIndex, TimeIndex, bytes]:
+def sidecars(draw: st.DrawFn) -> Made:
     """A header, and indexes that are of it."""
     base = draw(st.integers(0, 1 << 50))
     span = draw(st.integers(1, 1 << 30))
@@ -57,12 +63,18 @@ def sidecars(draw: st.DrawFn) -> tuple[SidecarHeader, OffsetIndex, TimeIndex, by
         log_crc=draw(st.integers(0, (1 << 32) - 1)),
         leader_epoch=draw(st.integers(0, 1 << 31)),
     )
-    return header, index, times, draw(st.binary(max_size=64))
+    aborted = [  # markers may lie behind the segment, first batches before it
+        AbortedTransaction(
+            draw(st.integers(0, 1 << 50)), draw(st.integers(0, last - 1)), last, draw(st.integers(0, last))
+        )
+        for last in sorted(base + 1 + more for more in draw(st.sets(st.integers(0, 2 * span), max_size=4)))
+    ]
+    return header, index, times, draw(st.binary(max_size=64)), aborted
 
 
 def decoded(data: bytes) -> tuple[Any, ...]:
     head = decode_head(data[:HEAD_BYTES], "k")
-    found = decode_indexes(head, data[HEAD_BYTES : head.indexes_end], "k")
+    found = decode_indexes(head, data[head.head_bytes : head.indexes_end], "k")
     producers = decode_producers(head, data[head.indexes_end :], "k")
     times = found.time_index
     return (
@@ -72,14 +84,16 @@ def decoded(data: bytes) -> tuple[Any, ...]:
         list(times.timestamps),
         list(times.offsets),
         producers,
+        found.aborted.entries,
     )
 
 
 @given(sidecars())
-def test_a_sidecar_comes_back(made: tuple[SidecarHeader, OffsetIndex, TimeIndex, bytes]) -> None:
-    header, index, times, producers = made
-    data = encode_sidecar(header, index, times, producers)
+def test_a_sidecar_comes_back(made: Made) -> None:
+    header, index, times, producers, aborted = made
+    data = encode_sidecar(*made)
     assert decode_head(data[:HEAD_BYTES], "k").size_bytes == len(data)
+    assert data[5] == (2 if aborted else 1), "builds of before transactions read what has none"
     assert decoded(data) == (
         header,
         list(index.offsets),
@@ -87,14 +101,20 @@ def test_a_sidecar_comes_back(made: tuple[SidecarHeader, OffsetIndex, TimeIndex,
         list(times.timestamps),
         list(times.offsets),
         producers,
+        aborted,
     )
+
+
+@given(sidecars())
+def test_another_cluster_has_the_same_but_its_name(made: Made) -> None:
+    whole = encode_sidecar(*made)
+    taken = for_cluster(whole, "k", "another")
+    assert decoded(taken) == (replace(made[0], cluster_id="another"), *decoded(whole)[1:])
 
 
 @settings(max_examples=300)
 @given(sidecars(), st.data())
-def test_a_damaged_one_is_refused(
-    made: tuple[SidecarHeader, OffsetIndex, TimeIndex, bytes], data: st.DataObject
-) -> None:
+def test_a_damaged_one_is_refused(made: Made, data: st.DataObject) -> None:
     """Whatever bit has turned over, or where it is cut."""
     whole = encode_sidecar(*made)
     damaged = bytearray(whole)
@@ -107,7 +127,7 @@ def test_a_damaged_one_is_refused(
 def sealed(parts: list[bytes]) -> bytes:
     """Parts with CRCs that hold, as somebody would make them who means ill."""
     numbers = [number for part in parts for number in (len(part), crc32c(part))]
-    head = struct.pack(">4sH8I", b"SLTS", 1, *numbers)
+    head = struct.pack(f">4sH{len(numbers)}I", b"SLTS", len(parts) - 3, *numbers)
     return b"".join((head, struct.pack(">I", crc32c(head)), *parts))
 
 
@@ -173,17 +193,40 @@ def test_an_index_that_is_not_of_the_segment_is_refused(index: bytes, times: byt
         decoded(sealed([json.dumps(GOOD).encode(), index, times, b""]))
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b"x" * 33,
+        struct.pack(">hqqqq", 1, 7, 10, 12, 13),
+        struct.pack(">hqqqq", 0, -1, 10, 12, 13),
+        struct.pack(">hqqqq", 0, 7, 12, 12, 13),
+        struct.pack(">hqqqq", 0, 7, 10, 12, 14),
+        struct.pack(">hqqqq", 0, 7, 3, 9, 10),
+        struct.pack(">hqqqq", 0, 7, 10, 12, 13) * 2,
+    ],
+)
+def test_aborted_transactions_that_cannot_be_are_refused(entry: bytes) -> None:
+    good = struct.pack(">hqqqq", 0, 7, 10, 12, 13)
+    assert decoded(sealed([json.dumps(GOOD).encode(), b"", b"", good, b""]))[-1] == [AbortedTransaction(7, 10, 12, 13)]
+    with pytest.raises(CorruptLogError):
+        decoded(sealed([json.dumps(GOOD).encode(), b"", b"", entry, b""]))
+
+
 def test_lengths_are_bounded_before_anything_is_fetched() -> None:
     """What a head announces is what a reader asks the store for."""
-    for place, most in enumerate(PARTS_BYTES_MAX):
-        numbers = [0] * 8
-        numbers[2 * place] = most + 1
-        head = struct.pack(">4sH8I", b"SLTS", 1, *numbers)
-        with pytest.raises(CorruptLogError, match="at most"):
-            decode_head(head + struct.pack(">I", crc32c(head)), "k")
-    head = struct.pack(">4sH8I", b"SLTS", 2, *[0] * 8)
-    with pytest.raises(CorruptLogError, match="version 2"):
-        decode_head(head + struct.pack(">I", crc32c(head)), "k")
+
+    def head(version: int, numbers: list[int]) -> bytes:
+        packed = struct.pack(f">4sH{len(numbers)}I", b"SLTS", version, *numbers)
+        return (packed + struct.pack(">I", crc32c(packed))).ljust(HEAD_BYTES, b"x")
+
+    for version, bounds in ((1, (*PARTS_BYTES_MAX[:3], PARTS_BYTES_MAX[4])), (2, PARTS_BYTES_MAX)):
+        for place, most in enumerate(bounds):
+            numbers = [0] * 2 * len(bounds)
+            numbers[2 * place] = most + 1
+            with pytest.raises(CorruptLogError, match="at most"):
+                decode_head(head(version, numbers), "k")
+    with pytest.raises(CorruptLogError, match="version 3 of the format is not known, 1 and 2 are"):
+        decode_head(head(3, [0] * 10), "k")
 
 
 # ---------------------------------------------------------------------- keys
