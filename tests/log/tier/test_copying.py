@@ -59,7 +59,7 @@ def test_the_sidecar_first_and_then_the_log(disk: FailingDisk, tmp_path: Path) -
     assert (tiered.first_epoch, tiered.last_epoch, tiered.max_timestamp_ms) == (0, 0, 1399)
     whole = store.objects[store.puts[0]]
     head = decode_head(whole[:HEAD_BYTES], "k")
-    sidecar = decode_indexes(head, whole[head.head_bytes : head.indexes_end], "k")
+    sidecar = decode_indexes(head, whole[HEAD_BYTES : head.indexes_end], "k")
     assert (sidecar.header.log_crc, sidecar.header.leader_epoch) == (crc32c(data), 7)
     log.segments[1].load_indexes(lambda file, size, position: file.pread(size, position))
     index, time_index = log.segments[1].active_indexes()

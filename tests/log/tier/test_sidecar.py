@@ -26,7 +26,7 @@ from strandline.log.tier.sidecar import (
     for_cluster,
 )
 from strandline.log.transactions import AbortedTransaction
-from strandline.proto.errors import CorruptLogError
+from strandline.proto.errors import CorruptLogError, StoreError
 from strandline.proto.ids import Offset
 from strandline.proto.tier import TieredSegment
 
@@ -50,6 +50,10 @@ def sidecars(draw: st.DrawFn) -> Made:
         times.append(draw(st.integers(0, 1 << 45)), number)
     starts = [base, *(base + number for number in numbers if number)]
     epochs = sorted(draw(st.sets(st.integers(0, 1 << 31), min_size=len(starts), max_size=len(starts))))
+    aborted = [  # markers may lie behind the segment, first batches before it
+        AbortedTransaction(draw(st.integers(0, 1 << 50)), draw(st.integers(0, at - 1)), at, draw(st.integers(0, at)))
+        for at in sorted(base + 1 + more for more in draw(st.sets(st.integers(0, 2 * span), max_size=4)))
+    ]
     header = SidecarHeader(
         cluster_id=draw(st.text()),
         topic=draw(st.text()),
@@ -62,19 +66,14 @@ def sidecars(draw: st.DrawFn) -> Made:
         epochs=tuple(zip(epochs, starts, strict=True)),
         log_crc=draw(st.integers(0, (1 << 32) - 1)),
         leader_epoch=draw(st.integers(0, 1 << 31)),
+        aborted=len(aborted),
     )
-    aborted = [  # markers may lie behind the segment, first batches before it
-        AbortedTransaction(
-            draw(st.integers(0, 1 << 50)), draw(st.integers(0, last - 1)), last, draw(st.integers(0, last))
-        )
-        for last in sorted(base + 1 + more for more in draw(st.sets(st.integers(0, 2 * span), max_size=4)))
-    ]
     return header, index, times, draw(st.binary(max_size=64)), aborted
 
 
 def decoded(data: bytes) -> tuple[Any, ...]:
     head = decode_head(data[:HEAD_BYTES], "k")
-    found = decode_indexes(head, data[head.head_bytes : head.indexes_end], "k")
+    found = decode_indexes(head, data[HEAD_BYTES : head.indexes_end], "k")
     producers = decode_producers(head, data[head.indexes_end :], "k")
     times = found.time_index
     return (
@@ -94,6 +93,7 @@ def test_a_sidecar_comes_back(made: Made) -> None:
     data = encode_sidecar(*made)
     assert decode_head(data[:HEAD_BYTES], "k").size_bytes == len(data)
     assert data[5] == (2 if aborted else 1), "builds of before transactions read what has none"
+    assert (b'"aborted"' in data[:2000]) >= bool(aborted)
     assert decoded(data) == (
         header,
         list(index.offsets),
@@ -110,6 +110,7 @@ def test_another_cluster_has_the_same_but_its_name(made: Made) -> None:
     whole = encode_sidecar(*made)
     taken = for_cluster(whole, "k", "another")
     assert decoded(taken) == (replace(made[0], cluster_id="another"), *decoded(whole)[1:])
+    assert for_cluster(taken, "k", made[0].cluster_id) == whole
 
 
 @settings(max_examples=300)
@@ -127,7 +128,7 @@ def test_a_damaged_one_is_refused(made: Made, data: st.DataObject) -> None:
 def sealed(parts: list[bytes]) -> bytes:
     """Parts with CRCs that hold, as somebody would make them who means ill."""
     numbers = [number for part in parts for number in (len(part), crc32c(part))]
-    head = struct.pack(f">4sH{len(numbers)}I", b"SLTS", len(parts) - 3, *numbers)
+    head = struct.pack(">4sH8I", b"SLTS", 1, *numbers)
     return b"".join((head, struct.pack(">I", crc32c(head)), *parts))
 
 
@@ -194,39 +195,48 @@ def test_an_index_that_is_not_of_the_segment_is_refused(index: bytes, times: byt
 
 
 @pytest.mark.parametrize(
-    "entry",
+    ("aborted", "entries"),
     [
-        b"x" * 33,
-        struct.pack(">hqqqq", 1, 7, 10, 12, 13),
-        struct.pack(">hqqqq", 0, -1, 10, 12, 13),
-        struct.pack(">hqqqq", 0, 7, 12, 12, 13),
-        struct.pack(">hqqqq", 0, 7, 10, 12, 14),
-        struct.pack(">hqqqq", 0, 7, 3, 9, 10),
-        struct.pack(">hqqqq", 0, 7, 10, 12, 13) * 2,
+        (1, b"x" * 33),
+        (2, struct.pack(">hqqqq", 0, 7, 10, 12, 13)),
+        (1, struct.pack(">hqqqq", 1, 7, 10, 12, 13)),
+        (1, struct.pack(">hqqqq", 0, -1, 10, 12, 13)),
+        (1, struct.pack(">hqqqq", 0, 7, 12, 12, 13)),
+        (1, struct.pack(">hqqqq", 0, 7, 10, 12, 14)),
+        (1, struct.pack(">hqqqq", 0, 7, 3, 9, 10)),
+        (2, struct.pack(">hqqqq", 0, 7, 10, 12, 13) * 2),
+        (-1, b""),
     ],
 )
-def test_aborted_transactions_that_cannot_be_are_refused(entry: bytes) -> None:
+def test_aborted_transactions_that_cannot_be_are_refused(aborted: int, entries: bytes) -> None:
+    def made(aborted: int, entries: bytes) -> bytes:
+        return sealed([json.dumps({**GOOD, "aborted": aborted}).encode(), b"", entries, b""])
+
     good = struct.pack(">hqqqq", 0, 7, 10, 12, 13)
-    assert decoded(sealed([json.dumps(GOOD).encode(), b"", b"", good, b""]))[-1] == [AbortedTransaction(7, 10, 12, 13)]
+    assert decoded(made(1, good))[-1] == [AbortedTransaction(7, 10, 12, 13)]
     with pytest.raises(CorruptLogError):
-        decoded(sealed([json.dumps(GOOD).encode(), b"", b"", entry, b""]))
+        decoded(made(aborted, entries))
 
 
 def test_lengths_are_bounded_before_anything_is_fetched() -> None:
     """What a head announces is what a reader asks the store for."""
+    for place, most in enumerate(PARTS_BYTES_MAX):
+        numbers = [0] * 8
+        numbers[2 * place] = most + 1
+        head = struct.pack(">4sH8I", b"SLTS", 1, *numbers)
+        with pytest.raises(CorruptLogError, match="at most"):
+            decode_head(head + struct.pack(">I", crc32c(head)), "k")
 
-    def head(version: int, numbers: list[int]) -> bytes:
-        packed = struct.pack(f">4sH{len(numbers)}I", b"SLTS", version, *numbers)
-        return (packed + struct.pack(">I", crc32c(packed))).ljust(HEAD_BYTES, b"x")
 
-    for version, bounds in ((1, (*PARTS_BYTES_MAX[:3], PARTS_BYTES_MAX[4])), (2, PARTS_BYTES_MAX)):
-        for place, most in enumerate(bounds):
-            numbers = [0] * 2 * len(bounds)
-            numbers[2 * place] = most + 1
-            with pytest.raises(CorruptLogError, match="at most"):
-                decode_head(head(version, numbers), "k")
-    with pytest.raises(CorruptLogError, match="version 3 of the format is not known, 1 and 2 are"):
-        decode_head(head(3, [0] * 10), "k")
+@pytest.mark.parametrize("parts", [[0] * 8, [1 << 31] * 8])
+def test_one_of_a_newer_build_is_not_damaged(parts: list[int]) -> None:
+    """Rule B35: what is damaged can be left out of a restore; what is newer waits for a newer build."""
+    head = struct.pack(">4sH8I", b"SLTS", 3, *parts)
+    said = "k has the format 3, and this build, Strandline .*, reads it up to 2. Install the build that wrote it"
+    with pytest.raises(StoreError, match=said):
+        decode_head(head + struct.pack(">I", crc32c(head)), "k")
+    with pytest.raises(CorruptLogError, match="CRC"):
+        decode_head(head + struct.pack(">I", crc32c(head) ^ 1), "k")
 
 
 # ---------------------------------------------------------------------- keys

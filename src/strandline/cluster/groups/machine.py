@@ -42,11 +42,14 @@ class Write:
     Attributes:
         then: called exactly once with the outcome, unless the shard is dropped before.
         replay: false for records of what the shard's soft state says already.
+        late: called (as `then`, with COMMITTED) when the write is committed after all, where `then` heard an error of
+            it while it stood in the log. For a decision that has to be carried out once it is one, however late.
     """
 
     records: tuple[Record, ...]
     then: Then
     replay: bool = True
+    late: Then | None = None
 
 
 class Reply(NamedTuple):
@@ -64,10 +67,12 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class Effects:
-    """Effects of a step of a shard: the writes in their order, then the replies."""
+    """Effects of a step of a shard: the writes in their order, then the replies, then the orders: what others are to
+    do, outside of the shard's own partition."""
 
     writes: list[Write] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
+    orders: list[Any] = field(default_factory=list)
 
 
 class Outbox:
@@ -78,14 +83,18 @@ class Outbox:
     def __init__(self) -> None:
         self._effects = Effects()
 
-    def write(self, records: tuple[Record, ...], then: Then, *, replay: bool = True) -> None:
-        """Order records to be appended; `then` is called with the outcome."""
-        self._effects.writes.append(Write(records, then, replay))
+    def write(self, records: tuple[Record, ...], then: Then, *, replay: bool = True, late: Then | None = None) -> None:
+        """Order records to be appended; `then` is called with the outcome (see `Write`)."""
+        self._effects.writes.append(Write(records, then, replay, late))
 
     def reply(self, to: Any, answer: Any, *, after_writes: bool = False) -> None:
         """Answer; `to` None is nobody."""
         if to is not None:
             self._effects.replies.append(Reply(to, answer, after_writes))
+
+    def order(self, order: Any) -> None:
+        """Give an order, which the runtime hands on."""
+        self._effects.orders.append(order)
 
     def take(self) -> Effects:
         """Return the effects collected so far, and begin anew."""

@@ -185,7 +185,7 @@ async def _read_sidecar(store: ObjectStore, segment: StoredSegment, *, whole: bo
         head = await load_head(store.get, key)
         if head.size_bytes != segment.sidecar_bytes:
             raise CorruptLogError(key, 0, None, f"it has not the {head.size_bytes} bytes that it says", "")
-        if head.producers_bytes:
+        if head.lengths[3]:
             decode_producers(head, await store.get(key, head.indexes_end, head.size_bytes), key)
     return sidecar.header
 

@@ -245,7 +245,7 @@ class TierReader:
         try:
             async with self._reads:
                 head = await load_head(self._get, key)
-                if not head.producers_bytes:
+                if not head.lengths[3]:
                     return None
                 return decode_producers(head, await self._get(key, head.indexes_end, head.size_bytes), key)
         except CorruptLogError as error:

@@ -154,7 +154,7 @@ async def _producer_ids(store: ObjectStore, segment: StoredSegment) -> set[int]:
     key = segment.sidecar_key
     try:
         head = await load_head(store.get, key)
-        if not head.producers_bytes:
+        if not head.lengths[3]:
             return set()
         data = decode_producers(head, await store.get(key, head.indexes_end, head.size_bytes), key)
         return {row.producer_id for row in decode_snapshot(data)}

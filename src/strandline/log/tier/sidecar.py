@@ -4,51 +4,49 @@
 |---|---|
 | 4 | `SLTS` |
 | 2 | format version: 1, or 2 with aborted transactions |
-| 4 × (4 + 4), 5 × (4 + 4) in version 2 | length and CRC-32C of each part below |
+| 4 × (4 + 4) | length and CRC-32C of each part below |
 | 4 | CRC-32C of what stands above |
 | | header: JSON, see `SidecarHeader` |
 | | offset index: Kafka's `.index`, relative to the header's `base_offset` |
-| | time index: Kafka's `.timeindex` |
-| | version 2: aborted transactions, entries of Kafka's `.txnindex` |
+| | time index: Kafka's `.timeindex`; in version 2 aborted transactions behind it: entries of Kafka's `.txnindex` |
 | | producers: the `.snapshot` of the segment's end offset, empty where the log had none |
 
-Numbers are big-endian. Readers need all parts but the last, which may be large. The aborted transactions are all that
-have records in the segment, also those whose markers lie behind it: readers of committed records need no other sidecar,
-and no log. A segment without any is written in version 1, which every build reads.
+Numbers are big-endian. Readers need all parts but the last, which may be large. What stands above the header has this
+place in every version, so that a build which does not know the version can tell it from damage.
+
+The aborted transactions are all that have records in the segment, also those whose markers lie behind it: readers of
+committed records need no other sidecar, and no log. A segment without any is written in version 1, as before.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from uuid import UUID
 
 from crc32c import crc32c
 
+import strandline
 from strandline.log.config import INT64_MAX
 from strandline.log.segment import IndexDamaged, OffsetIndex, TimeIndex
-from strandline.log.transactions import AbortedIndex, AbortedTransaction
-from strandline.proto.errors import CorruptLogError
+from strandline.log.transactions import ABORTED_ENTRY_BYTES, AbortedIndex, AbortedTransaction
+from strandline.proto.errors import CorruptLogError, StoreError
 from strandline.proto.ids import TopicId
 from strandline.proto.json_text import read_json
 
-WITHOUT_ABORTED, WITH_ABORTED = 1, 2
-"""Versions."""
-
+WITHOUT_ABORTED, VERSION = 1, 2
 _MAGIC = b"SLTS"
-_START = struct.Struct(">4sH")
-_HEADS = {WITHOUT_ABORTED: struct.Struct(">4sH8I"), WITH_ABORTED: struct.Struct(">4sH10I")}
+_HEAD = struct.Struct(">4sH8I")
 _CRC = struct.Struct(">I")
-HEAD_BYTES = _HEADS[WITH_ABORTED].size + _CRC.size
-"""Bytes of the longest head. No sidecar is shorter: a header has hundreds."""
+HEAD_BYTES = _HEAD.size + _CRC.size
 
-PARTS_BYTES_MAX = (1 << 20, 64 << 20, 96 << 20, 512 << 20, 256 << 20)
+PARTS_BYTES_MAX = (1 << 20, 64 << 20, 608 << 20, 256 << 20)
 """The most that each part may have. An offset index of 64 MiB has 8 million entries: one for each 256 bytes of a
-segment of 2 GiB, the largest that there is. Kafka's own bound, `segment.index.bytes`, is 10 MiB. Of the smallest
-transactions, a record and a marker, such a segment has 14.5 million: 470 MiB, if all were aborted."""
+segment of 2 GiB, the largest that there is. Kafka's own bound, `segment.index.bytes`, is 10 MiB. The time index of such
+a segment has 96 MiB; of the smallest transactions, a record and a marker, it has 14.5 million, 470 MiB."""
 
 Get = Callable[[str, int, int], Awaitable[bytes]]
 """`ObjectStore.get`, or what counts and bounds it."""
@@ -68,6 +66,7 @@ class SidecarHeader:
         epochs: each leader epoch of its batches, with the base offset of the first batch that has it; never none.
         log_crc: CRC-32C of the log object.
         leader_epoch: in which it was copied.
+        aborted: number of aborted transactions behind the time index.
     """
 
     cluster_id: str
@@ -81,30 +80,25 @@ class SidecarHeader:
     epochs: tuple[tuple[int, int], ...]
     log_crc: int
     leader_epoch: int
+    aborted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SidecarHead:
-    """Beginning of a sidecar: how long the head is, and the parts, the producers last."""
+    """The first HEAD_BYTES of a sidecar: how long the parts are."""
 
-    head_bytes: int
-    lengths: tuple[int, ...]
-    crcs: tuple[int, ...]
-
-    @property
-    def producers_bytes(self) -> int:
-        """Bytes of the producer snapshot; 0: there is none."""
-        return self.lengths[-1]
+    lengths: tuple[int, int, int, int]
+    crcs: tuple[int, int, int, int]
 
     @property
     def indexes_end(self) -> int:
         """Bytes of it that a reader needs: all but the producers."""
-        return self.head_bytes + sum(self.lengths[:-1])
+        return HEAD_BYTES + sum(self.lengths[:3])
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the whole."""
-        return self.head_bytes + sum(self.lengths)
+        return HEAD_BYTES + sum(self.lengths)
 
 
 class Sidecar:
@@ -130,68 +124,78 @@ def encode_sidecar(
     index: OffsetIndex,
     time_index: TimeIndex,
     producers: bytes,
-    aborted: Iterable[AbortedTransaction] = (),
+    aborted: Sequence[AbortedTransaction] = (),
 ) -> bytes:
     """The whole object; `aborted`: by rising last offset. Raises ValueError for a part that is too large."""
-    return _encoded(_header_text(header), _whole(index), _whole(time_index), _whole(AbortedIndex(aborted)), producers)
+    header = replace(header, aborted=len(aborted))
+    times = _whole(time_index) + _whole(AbortedIndex(aborted))
+    return _encoded(header, _whole(index), times, producers)
 
 
 def _header_text(header: SidecarHeader) -> bytes:
-    return json.dumps({**asdict(header), "topic_id": str(header.topic_id)}, separators=(",", ":")).encode()
+    fields = {**asdict(header), "topic_id": str(header.topic_id)}
+    if not header.aborted:
+        del fields["aborted"]
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _encoded(header: bytes, index: bytes, time_index: bytes, aborted: bytes, producers: bytes) -> bytes:
-    parts: tuple[bytes, ...] = (header, index, time_index, aborted, producers)
+def _encoded(header: SidecarHeader, *indexes_and_producers: bytes) -> bytes:
+    parts = (_header_text(header), *indexes_and_producers)
+    version = VERSION if header.aborted else WITHOUT_ABORTED
     for part, most in zip(parts, PARTS_BYTES_MAX, strict=True):
         if len(part) > most:
             raise ValueError(f"a part of a sidecar has {len(part)} bytes, at most {most} are allowed")
-    version = WITH_ABORTED
-    if not aborted:
-        version, parts = WITHOUT_ABORTED, (header, index, time_index, producers)
-    head = _HEADS[version].pack(_MAGIC, version, *(number for part in parts for number in (len(part), crc32c(part))))
+    head = _HEAD.pack(_MAGIC, version, *(number for part in parts for number in (len(part), crc32c(part))))
     return b"".join((head, _CRC.pack(crc32c(head)), *parts))
 
 
 def decode_head(data: bytes, key: str) -> SidecarHead:
-    """The first HEAD_BYTES of the object `key`. Raises CorruptLogError."""
+    """The first HEAD_BYTES of the object `key`.
+
+    Raises:
+        CorruptLogError: it is damaged.
+        StoreError: it is of a newer build. Nobody may leave it out, as what is damaged can be.
+    """
     if len(data) != HEAD_BYTES or data[:4] != _MAGIC:
         raise _corrupt(key, 0, "this is no sidecar")
-    version = _START.unpack_from(data)[1]
-    if version not in _HEADS:
-        raise _corrupt(key, 4, f"version {version} of the format is not known, {' and '.join(map(str, _HEADS))} are")
-    layout = _HEADS[version]
-    if crc32c(data[: layout.size]) != _CRC.unpack_from(data, layout.size)[0]:
+    if crc32c(data[: _HEAD.size]) != _CRC.unpack_from(data, _HEAD.size)[0]:
         raise _corrupt(key, 0, "the CRC of the head does not hold")
-    _, _, *numbers = layout.unpack_from(data)
-    head = SidecarHead(layout.size + _CRC.size, tuple(numbers[0::2]), tuple(numbers[1::2]))
-    bounds = PARTS_BYTES_MAX if version == WITH_ABORTED else (*PARTS_BYTES_MAX[:3], PARTS_BYTES_MAX[-1])
-    for length, most in zip(head.lengths, bounds, strict=True):
+    _, version, *numbers = _HEAD.unpack_from(data)
+    if version > VERSION:  # rule B35/newer-sidecars-are-taken-for-damage
+        expected = f"this build, Strandline {strandline.__version__}, reads it up to {VERSION}"
+        raise StoreError(f"{key} has the format {version}, and {expected}. Install the build that wrote it")
+    if version < WITHOUT_ABORTED:
+        raise _corrupt(key, 4, f"version {version} of the format is none")
+    head = SidecarHead(tuple(numbers[0::2]), tuple(numbers[1::2]))
+    for length, most in zip(head.lengths, PARTS_BYTES_MAX, strict=True):
         if length > most:
             raise _corrupt(key, 6, f"a part of {length} bytes, at most {most} are allowed")
     return head
 
 
 def decode_indexes(head: SidecarHead, data: bytes, key: str) -> Sidecar:
-    """The bytes from `head.head_bytes` up to `head.indexes_end`. Raises CorruptLogError."""
-    text, index, time_index, *aborted = _parts(head, data, key)
+    """The bytes from HEAD_BYTES up to `head.indexes_end`. Raises CorruptLogError."""
+    text, index, time_index = _parts(head, data, key)
     header = _header(text, key)
-    behind = head.head_bytes + len(text)
     try:
         offsets = OffsetIndex.parse(index, header.size_bytes)
-        times = TimeIndex.parse(time_index)
-        transactions = AbortedIndex.parse(b"".join(aborted), header.base_offset, INT64_MAX)
+        behind = len(time_index) - header.aborted * ABORTED_ENTRY_BYTES
+        if behind < 0:
+            raise IndexDamaged(f"it has no room for {header.aborted} aborted transactions")
+        times = TimeIndex.parse(time_index[:behind])
+        aborted = AbortedIndex.parse(time_index[behind:], header.base_offset, INT64_MAX)
     except (IndexDamaged, ValueError) as error:
-        raise _corrupt(key, behind, str(error)) from error
+        raise _corrupt(key, HEAD_BYTES + len(text), str(error)) from error
     span = header.end_offset - header.base_offset
     if any(entries and entries[-1] >= span for entries in (offsets.offsets, times.offsets)):
-        raise _corrupt(key, behind, "the index names offsets beyond the segment's end")
-    return Sidecar(header, offsets, times, transactions)
+        raise _corrupt(key, HEAD_BYTES + len(text), "the index names offsets beyond the segment's end")
+    return Sidecar(header, offsets, times, aborted)
 
 
 def decode_producers(head: SidecarHead, data: bytes, key: str) -> bytes:
     """The bytes from `head.indexes_end` to the end: a producer snapshot; empty where there is none. Raises
     CorruptLogError."""
-    if len(data) != head.producers_bytes or crc32c(data) != head.crcs[-1]:
+    if len(data) != head.lengths[3] or crc32c(data) != head.crcs[3]:
         raise _corrupt(key, head.indexes_end, "the CRC of the producers does not hold")
     return data
 
@@ -201,12 +205,10 @@ def for_cluster(data: bytes, key: str, cluster_id: str) -> bytes:
     head = decode_head(data[:HEAD_BYTES], key)
     if len(data) != head.size_bytes:
         raise _corrupt(key, 0, f"it has {len(data)} bytes instead of the {head.size_bytes} that it says")
-    indexes = data[head.head_bytes : head.indexes_end]
-    header = decode_indexes(head, indexes, key).header
+    sidecar = decode_indexes(head, data[HEAD_BYTES : head.indexes_end], key)
     producers = decode_producers(head, data[head.indexes_end :], key)
-    _, index, time_index, *aborted = _parts(head, indexes, key)
-    text = _header_text(replace(header, cluster_id=cluster_id))
-    return _encoded(text, index, time_index, b"".join(aborted), producers)
+    _, *parts = _parts(head, data[HEAD_BYTES : head.indexes_end], key)
+    return _encoded(replace(sidecar.header, cluster_id=cluster_id), *parts, producers)
 
 
 async def load_head(get: Get, key: str) -> SidecarHead:
@@ -217,18 +219,17 @@ async def load_head(get: Get, key: str) -> SidecarHead:
 async def load_sidecar(get: Get, key: str) -> Sidecar:
     """The sidecar `key`, by two GETs. Raises CorruptLogError, and what `get` raises."""
     head = await load_head(get, key)
-    return decode_indexes(head, await get(key, head.head_bytes, head.indexes_end), key)
+    return decode_indexes(head, await get(key, HEAD_BYTES, head.indexes_end), key)
 
 
 def _parts(head: SidecarHead, data: bytes, key: str) -> list[bytes]:
-    start = head.head_bytes
-    if len(data) != head.indexes_end - start:
-        raise _corrupt(key, start, f"{len(data)} bytes of parts instead of {head.indexes_end - start}")
+    if len(data) != head.indexes_end - HEAD_BYTES:
+        raise _corrupt(key, HEAD_BYTES, f"{len(data)} bytes of parts instead of {head.indexes_end - HEAD_BYTES}")
     parts, position = [], 0
-    for length, crc in zip(head.lengths[:-1], head.crcs[:-1], strict=True):
+    for length, crc in zip(head.lengths[:3], head.crcs[:3], strict=True):
         part = data[position : position + length]
         if crc32c(part) != crc:
-            raise _corrupt(key, start + position, "the CRC of a part does not hold")
+            raise _corrupt(key, HEAD_BYTES + position, "the CRC of a part does not hold")
         parts.append(part)
         position += length
     return parts
@@ -250,12 +251,13 @@ def _header(text: bytes, key: str) -> SidecarHeader:
             epochs=epochs,
             log_crc=_number(fields["log_crc"]),
             leader_epoch=_number(fields["leader_epoch"]),
+            aborted=_number(fields.get("aborted", 0)),
         )
     except (ValueError, TypeError, KeyError) as error:
-        raise _corrupt(key, 0, f"the header cannot be read ({type(error).__name__}: {error})") from error
+        raise _corrupt(key, HEAD_BYTES, f"the header cannot be read ({type(error).__name__}: {error})") from error
     starts = [start for _, start in header.epochs]
     if not starts or starts[0] != header.base_offset or starts[-1] >= header.end_offset or not _rise(header.epochs):
-        raise _corrupt(key, 0, "the leader epochs are not those of a segment of these offsets")
+        raise _corrupt(key, HEAD_BYTES, "the leader epochs are not those of a segment of these offsets")
     return header
 
 
