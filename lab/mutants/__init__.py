@@ -50,6 +50,7 @@ from lab.mutants import (
     tier_store,
     tiering,
     tiers,
+    transaction_brokers,
     unproven,
     users,
 )
@@ -92,6 +93,7 @@ MUTANTS: dict[str, Mutant] = {
         internal_rpc.TABLE,
         idempotence.TABLE,
         groups.TABLE,
+        transaction_brokers.TABLE,
         clients.TABLE,
         spark.TABLE,
         storage.TABLE,
