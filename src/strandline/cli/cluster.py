@@ -214,7 +214,7 @@ def unregister(*, node_id: int, dry_run: bool, output: str, **where: Any) -> Non
 
 def _is_last(part: PartitionDescription, node_id: int) -> bool:
     """Nobody else is in the ISR, or eligible."""
-    return part.leader is None and not {*part.isr, *part.eligible_leader_replicas} - {node_id}
+    return part.leader is None and not {*part.isr, *(part.eligible_leader_replicas or ())} - {node_id}
 
 
 @click.group()
