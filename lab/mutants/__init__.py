@@ -50,6 +50,7 @@ from lab.mutants import (
     tier_store,
     tiering,
     tiers,
+    transactions,
     unproven,
     users,
 )
@@ -98,6 +99,7 @@ MUTANTS: dict[str, Mutant] = {
         disks.TABLE,
         compaction.TABLE,
         tiers.TABLE,
+        transactions.TABLE,
         tiering.TABLE,
         tier_store.TABLE,
         tier_producers.TABLE,
