@@ -43,6 +43,18 @@ TABLE: tuple[Mutant, ...] = (
         f"{_MACHINE}::test_a_level_that_cannot_be_left_is_not[UNSAFE_DOWNGRADE]",
     ),
     one_change(
+        "a-level-in-use-is-left",
+        "A33: a level of which something is written is not left",
+        value("False"),
+        f"{_MACHINE}::test_a_level_of_which_something_is_written_is_not_left[SAFE_DOWNGRADE]",
+    ),
+    one_change(
+        "an-unsafe-downgrade-leaves-any-level",
+        "A33: an unsafe downgrade of metadata.version leaves no level that cannot be left",
+        value("()"),
+        f"{_MACHINE}::test_a_level_of_which_something_is_written_is_not_left[UNSAFE_DOWNGRADE]",
+    ),
+    one_change(
         "a-safe-downgrade-loses-levels",
         "A33: a safe downgrade loses nothing",
         never(),
@@ -65,6 +77,30 @@ TABLE: tuple[Mutant, ...] = (
         "B42: a client says whom it wants to reach",
         value("None"),
         "tests/client/test_misrouted.py::test_a_misrouted_client_writes_to_nobody_else_and_finds_the_broker",
+    ),
+    one_change(
+        "an-address-that-is-advertised-is-no-bootstrap-address",
+        "B42: where others answer at the bootstrap addresses than were advertised, they say who the brokers are now",
+        removed(),
+        "tests/client/test_misrouted.py::test_a_cluster_made_anew_at_the_same_addresses_is_found",
+    ),
+    one_change(
+        "what-leads-to-another-cluster-stays-open",
+        "B42: a client that goes on with another cluster closes its connections to the one before",
+        never(),
+        "tests/client/test_misrouted.py::test_what_leads_to_a_cluster_that_is_left_is_closed",
+    ),
+    one_change(
+        "a-bootstrap-connection-is-whoever-is-wanted",
+        "B42: a connection that was made by a bootstrap address is taken for no broker that was not asked for over it",
+        removed(),
+        "tests/client/test_misrouted.py::test_a_bootstrap_connection_is_not_taken_for_a_broker_that_is_elsewhere",
+    ),
+    one_change(
+        "who-is-sent-away-asks-there-again",
+        "B42: a client that is told to asks the bootstrap addresses, and the one that told it last",
+        removed(),
+        "tests/client/test_misrouted.py::test_a_client_that_is_sent_away_asks_another_bootstrap_address",
     ),
     one_change(
         "log-of-a-level-that-was-left",

@@ -116,8 +116,8 @@ def read_all(cluster: DevCluster, ends: Mapping[tuple[str, int], int]) -> None:
 
 
 def as_after_a_kill(root: Path) -> None:
-    """Each node stopped in the middle of its work: without what it writes at a stop in good order, and with room that
-    it had reserved behind its logs. The archive comes from another boot, so that a start takes it for a power cut."""
+    """Each node stopped in the middle of its work: without what a stop in good order writes, and with room reserved
+    behind its logs. The archive comes from another boot, so that a start takes it for a power cut."""
     marks = [*root.rglob(CLEAN_SHUTDOWN), *root.rglob(RECOVERY_POINT)]
     assert len(marks) == 6, marks
     for path in marks:
@@ -127,12 +127,12 @@ def as_after_a_kill(root: Path) -> None:
             file.write(bytes(4096))
 
 
-@pytest.mark.parametrize("stop", ["in good order", "by a kill"])
+@pytest.mark.parametrize("stop", ["stopped", "killed"])
 @pytest.mark.parametrize("name", BUILDS)
-def test_what_an_earlier_build_wrote_is_read_and_served(name: str, stop: str, tmp_path: Path) -> None:
+def test_what_an_earlier_build_wrote_is_led_read_and_served(name: str, stop: str, tmp_path: Path) -> None:
     """The first start, and the one after it: that first one leaves what this build writes beside what it found."""
     build, root = BUILDS[name], unpacked(name, tmp_path)
-    if stop == "by a kill":
+    if stop == "killed":
         as_after_a_kill(root)
     with running(root) as cluster:
         assert all_in_sync(cluster) >= {topic for topic, _ in build.ends}
