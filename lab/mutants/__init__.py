@@ -50,6 +50,7 @@ from lab.mutants import (
     tier_store,
     tiering,
     tiers,
+    transactions,
     unproven,
     users,
 )
@@ -91,6 +92,7 @@ MUTANTS: dict[str, Mutant] = {
         kept.TABLE,
         internal_rpc.TABLE,
         idempotence.TABLE,
+        transactions.TABLE,
         groups.TABLE,
         clients.TABLE,
         spark.TABLE,
