@@ -1,162 +1,123 @@
-"""Mutants of transactions in a log: what is stable, markers, first batches, compaction (rules C6, C10 and C11)."""
+"""Mutants of rules C4, C14 and C15: the coordinator of transactions."""
 
 from __future__ import annotations
 
 from lab.mutants.mutant import Mutant, always, condition, dropped, never, one_change, part, removed, value
 
-_LOG = "tests/log/test_transactions.py"
-_COMPACTION = "tests/log/test_compaction_of_transactions.py"
-_STARTS = f"{_LOG}::test_a_start_knows_what_was_aborted"
+_ENDS = "tests/cluster/transactions/test_ends.py"
+_PRODUCERS = "tests/cluster/transactions/test_producers.py"
+_TRANSACTIONS = "tests/cluster/transactions/test_transactions.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
-        "open-transactions-are-read",
-        "C6: not beyond the first offset of a transaction that is open",
-        part("next(iter(self.open.values()), high_watermark)", "high_watermark"),
-        f"{_LOG}::test_a_transaction_is_open_until_its_marker_is_committed",
-    ),
-    one_change(
-        "a-marker-counts-before-it-is-committed",
-        "C6: nor of one whose marker is not below the high watermark",
-        condition("ended"),
-        f"{_LOG}::test_a_transaction_is_open_until_its_marker_is_committed",
-    ),
-    one_change(
-        "a-start-forgets-what-is-not-committed",
-        "C6: a start knows of markers that may not be committed (schedule 114)",
-        value("[]"),
-        f"{_LOG}::test_114_a_start_knows_which_markers_are_not_committed",
-    ),
-    one_change(
-        "a-start-forgets-what-is-open",
-        "C6: a start and a cut know what is open",
-        removed(),
-        f"{_LOG}::test_a_cut_forgets_what_was_aborted_behind_it",
-    ),
-    one_change(
-        "first-batches-are-not-verified",
-        "C10: the first batch of a transaction needs a verification",
+        "two-changes-at-once",
+        "C4: an id has one change under way at a time",
         never(),
-        f"{_LOG}::test_the_first_batch_needs_a_verification_that_still_stands",
+        f"{_PRODUCERS}::test_one_change_at_a_time",
     ),
     one_change(
-        "a-verification-of-an-earlier-asking-counts",
-        "C10: a verification counts for the asking that it is of",
-        dropped("verification is not self._verifications.get(header.producer_id)"),
-        f"{_LOG}::test_the_first_batch_needs_a_verification_that_still_stands",
-    ),
-    one_change(
-        "a-verification-outlives-a-marker",
-        "C10: a marker ends what was verified before it",
-        removed(),
-        f"{_LOG}::test_the_first_batch_needs_a_verification_that_still_stands",
-    ),
-    one_change(
-        "plain-batches-join-a-transaction",
-        "C10: a batch without the attribute does not join a transaction",
-        never(),
-        f"{_LOG}::test_plain_batches_do_not_join_a_transaction",
-    ),
-    one_change(
-        "the-next-transaction-goes-on-with-an-older-one",
-        "C10: a newer epoch waits for the marker of an older one's transaction",
+        "change-in-doubt-is-forgotten",
+        "C4: a change that may be committed yet keeps the others away",
         always(),
-        f"{_LOG}::test_a_newer_epoch_does_not_go_on_with_an_older_transaction",
+        f"{_PRODUCERS}::test_a_change_in_doubt_keeps_the_others_away",
     ),
     one_change(
-        "later-batches-pass-the-first",
-        "C10: no batch passes the first one of its transaction (schedule 115)",
+        "any-epoch-goes-on",
+        "C4: who names neither the epoch that is nor the one before is fenced",
         never(),
-        f"{_LOG}::test_115_later_batches_wait_for_the_first",
+        f"{_PRODUCERS}::test_kip_360_a_producer_that_goes_on_names_what_it_has",
     ),
     one_change(
-        "unknown-producers-begin-anywhere",
-        "C10: from version 2 on an unknown producer begins at 0",
+        "who-was-fenced-goes-on",
+        "C4: the epoch by which a newer producer fences is given to nobody",
+        value("value.producer_epoch"),
+        f"{_PRODUCERS}::test_the_epoch_that_fences_is_given_to_nobody",
+    ),
+    one_change(
+        "who-was-fenced-repeats-a-request",
+        "C4: behind a newer producer no request of an older one is repeated",
+        value("value.producer_epoch"),
+        f"{_PRODUCERS}::test_kip_360_a_producer_that_goes_on_names_what_it_has",
+    ),
+    one_change(
+        "epochs-run-over",
+        "C4: behind the last epoch comes a fresh producer id",
         never(),
-        f"{_LOG}::test_unknown_producers_begin_at_0_from_version_2_on",
+        f"{_PRODUCERS}::test_epochs_run_out",
+        f"{_PRODUCERS}::test_epochs_run_out_while_a_transaction_times_out",
     ),
     one_change(
-        "older-coordinators-write-markers",
-        "C10: no marker of an older coordinator",
+        "older-epoch-adds-partitions",
+        "C4: an older epoch adds nothing to a transaction",
         never(),
-        f"{_LOG}::test_older_coordinators_write_no_markers",
+        f"{_TRANSACTIONS}::test_partitions_are_added_once",
     ),
     one_change(
-        "coordinators-are-forgotten",
-        "C10: a marker tells its coordinator's epoch",
+        "older-epoch-ends-a-transaction",
+        "C4: an older epoch ends no transaction",
+        never(),
+        f"{_ENDS}::test_c4_other_producers_end_nothing[Ongoing-1]",
+    ),
+    one_change(
+        "partition-is-added-to-what-is-decided",
+        "C4: no partition is added to a transaction that is decided",
+        never(),
+        f"{_TRANSACTIONS}::test_a_transaction_begins_only_when_the_one_before_has_all_its_markers",
+    ),
+    one_change(
+        "an-end-keeps-the-epoch",
+        "C4: each end raises the epoch (KIP-890, schedule 33)",
+        part("value.producer_epoch + 1", "value.producer_epoch"),
+        f"{_TRANSACTIONS}::test_33_a_late_end_does_not_end_the_next_transaction",
+    ),
+    one_change(
+        "an-abort-does-not-fence",
+        "C4: an abort in the coordinator's name fences the producer",
+        part("value.producer_epoch + 1", "value.producer_epoch"),
+        f"{_PRODUCERS}::test_who_comes_later_fences_who_was_before",
+    ),
+    one_change(
+        "a-failover-forgets-the-last-epoch",
+        "C4: the epoch before is in the log (KAFKA-20310)",
+        part("value", "value and value._replace(last_epoch=NO_EPOCH)"),
+        f"{_ENDS}::test_kafka_20310_a_retry_after_a_failover_is_answered[behind its completion]",
+    ),
+    one_change(
+        "markers-are-not-ordered-again",
+        "C14: each coordinator orders the markers of what is decided (schedule 120)",
+        never(),
+        f"{_TRANSACTIONS}::test_120_each_coordinator_orders_the_markers_again",
+        f"{_TRANSACTIONS}::test_121_a_decision_without_partitions_is_completed_after_a_failover",
+    ),
+    one_change(
+        "completion-of-another-transaction",
+        "C14: news of one order completes no other transaction (schedule 35)",
+        condition("order.transactional_id in self._orders"),
+        f"{_TRANSACTIONS}::test_35_a_completion_that_is_told_twice_ends_nothing_else",
+        f"{_TRANSACTIONS}::test_120_each_coordinator_orders_the_markers_again",
+    ),
+    one_change(
+        "refused-completion-is-forgotten",
+        "C14: a completion that is refused is written when it can be (schedule 122)",
         removed(),
-        f"{_LOG}::test_older_coordinators_write_no_markers",
+        f"{_TRANSACTIONS}::test_122_a_completion_that_is_refused_is_written_when_it_can_be",
     ),
     one_change(
-        "the-last-transactions-marker-ends-the-next",
-        "C10: from version 2 on a marker of the epoch that writes is of an earlier transaction (KIP-1228)",
-        value("False"),
-        f"{_LOG}::test_a_marker_of_the_last_transaction_ends_not_the_next_one",
+        "time-out-by-a-clock-set-ahead",
+        "C15: a transaction times out by the time that is believed (schedule 123)",
+        part("now.earliest_ms", "now.wall_ms"),
+        f"{_TRANSACTIONS}::test_123_time_outs_go_by_time_that_is_believed",
     ),
     one_change(
-        "a-marker-that-comes-again-is-refused",
-        "C10: a marker that comes again is taken (KAFKA-19999)",
-        dropped("entry.transaction_start >= 0"),
-        f"{_LOG}::test_a_marker_of_the_last_transaction_ends_not_the_next_one",
+        "id-expires-by-a-clock-set-ahead",
+        "C15: a transactional id expires by the time that is believed (schedule 123)",
+        part("now.earliest_ms", "now.wall_ms"),
+        f"{_TRANSACTIONS}::test_123_time_outs_go_by_time_that_is_believed",
     ),
     one_change(
-        "aborted-transactions-are-forgotten-by-a-start",
-        "C10: a start builds the index of what was aborted anew",
-        never(),
-        f"{_STARTS}[killed]",
-    ),
-    one_change(
-        "a-cut-keeps-what-was-aborted",
-        "C10: a cut takes what was aborted behind it",
-        removed(),
-        f"{_LOG}::test_a_cut_forgets_what_was_aborted_behind_it",
-    ),
-    one_change(
-        "compaction-passes-what-is-open",
-        "C11: a pass ends at the last stable offset",
-        value("Offset(partition.high_watermark)"),
-        "tests/replica/test_compaction.py::test_what_is_open_is_not_compacted",
-    ),
-    one_change(
-        "aborted-records-supersede",
-        "C11: what was aborted supersedes nothing",
-        never(),
-        f"{_COMPACTION}::test_aborted_records_go_at_once_and_win_nothing",
-    ),
-    one_change(
-        "aborted-records-stay",
-        "C11: what was aborted goes at once",
-        never(),
-        f"{_COMPACTION}::test_aborted_records_go_at_once_and_win_nothing",
-    ),
-    one_change(
-        "aborted-transactions-beyond-the-keys-are-not-known",
-        "C11: a pass knows what was aborted up to the end of the last segment (KAFKA-13727, schedule 116)",
-        part("waiting[-1].base_offset + self._span(waiting[-1])", "end"),
-        f"{_COMPACTION}::test_116_aborted_transactions_behind_the_keys_are_known",
-    ),
-    one_change(
-        "markers-go-before-their-data",
-        "C11: a marker outlives the batches of its transaction",
-        never(),
-        f"{_COMPACTION}::test_markers_outlive_their_data",
-    ),
-    one_change(
-        "markers-go-at-once",
-        "C11: and stays for delete.retention.ms",
-        never(),
-        f"{_COMPACTION}::test_markers_outlive_their_data",
-    ),
-    one_change(
-        "cleaned-segments-forget-what-was-aborted",
-        "C11: a cleaned segment has the index of what was aborted",
-        never(),
-        f"{_COMPACTION}::test_what_was_aborted_is_known_after_a_pass",
-    ),
-    one_change(
-        "the-last-marker-goes",
-        "C11: the marker that tells a producer's epoch stays",
-        never(),
-        f"{_COMPACTION}::test_the_last_marker_tells_a_producers_epoch",
+        "id-expires-with-an-open-transaction",
+        "C15: an id expires only where no transaction is open or being ended",
+        dropped("value.state.is_over"),
+        f"{_TRANSACTIONS}::test_c15_ids_expire_when_nobody_uses_them",
     ),
 )
