@@ -133,6 +133,8 @@ class BrokerRole:
                 replicas=self.replicas,
                 groups=self.groups,
                 transactions=self.transactions,
+                verifier=self._verifier,
+                marker_writer=self._marker_writer,
                 controller=self.channel,
                 quorum=node.quorum,
                 configs=self.resolver,
