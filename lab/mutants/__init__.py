@@ -51,6 +51,7 @@ from lab.mutants import (
     tier_store,
     tiering,
     tiers,
+    transaction_brokers,
     unproven,
     users,
 )
@@ -94,6 +95,7 @@ MUTANTS: dict[str, Mutant] = {
         internal_rpc.TABLE,
         idempotence.TABLE,
         groups.TABLE,
+        transaction_brokers.TABLE,
         clients.TABLE,
         spark.TABLE,
         storage.TABLE,
