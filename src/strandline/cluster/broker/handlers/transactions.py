@@ -106,10 +106,9 @@ class TransactionsHandler:
             self._check(call.context, Operation.WRITE, request.transactional_id)
             timeout_ms, timeout_ms_max = request.transaction_timeout, self._transactions.config.max_timeout_ms
             if not 0 < timeout_ms <= timeout_ms_max:
-                raise KafkaError(
-                    ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                    f"transaction.timeout.ms={timeout_ms}: 1 to {timeout_ms_max} (transaction.max.timeout.ms) is possible",
-                )
+                allowed = f"1 to {timeout_ms_max} is allowed (transaction.max.timeout.ms)"
+                message = f"transaction.timeout.ms={timeout_ms}: {allowed}"
+                raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, message)
             if (given[0] == NO_ID) != (given[1] == NO_EPOCH):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch come together")
             producer = await self._transactions.init_producer_id(request.transactional_id, timeout_ms, *given)
