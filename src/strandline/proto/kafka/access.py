@@ -29,10 +29,12 @@ class Asks(NamedTuple):
 
 
 _TOPIC, _GROUP, _CLUSTER = ResourceKind.TOPIC, ResourceKind.GROUP, ResourceKind.CLUSTER
+_TRANSACTIONAL_ID = ResourceKind.TRANSACTIONAL_ID
 _REFUSED = {
     _TOPIC: "TOPIC_AUTHORIZATION_FAILED",
     _GROUP: "GROUP_AUTHORIZATION_FAILED",
     _CLUSTER: "CLUSTER_AUTHORIZATION_FAILED",
+    _TRANSACTIONAL_ID: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 }
 
 
@@ -83,7 +85,10 @@ _CLUSTER_BITS = (
 )
 
 ACCESS: Mapping[Api, tuple[Asks, ...]] = {
-    Api.PRODUCE: (_asks(Operation.WRITE, _TOPIC),),
+    Api.PRODUCE: (
+        _asks(Operation.WRITE, _TOPIC),
+        _asks(Operation.WRITE, _TRANSACTIONAL_ID, "the transactional id, where there is one"),
+    ),
     Api.FETCH: (_asks(Operation.READ, _TOPIC, "each topic, at each fetch of a session, and again when it has waited"),),
     Api.LIST_OFFSETS: (_asks(Operation.DESCRIBE, _TOPIC),),
     Api.OFFSET_FOR_LEADER_EPOCH: (_asks(Operation.DESCRIBE, _TOPIC),),
@@ -130,6 +135,10 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
         _cluster(Operation.IDEMPOTENT_WRITE),
     ),
     Api.DESCRIBE_PRODUCERS: (_asks(Operation.READ, _TOPIC),),
+    Api.WRITE_TXN_MARKERS: (
+        _cluster(Operation.ALTER, "CLUSTER_ACTION is asked for"),
+        _cluster(Operation.CLUSTER_ACTION),
+    ),
     Api.FIND_COORDINATOR: (_asks(Operation.DESCRIBE, _GROUP),),
     Api.JOIN_GROUP: _READS_GROUP,
     Api.SYNC_GROUP: _READS_GROUP,

@@ -90,6 +90,10 @@ class ProducersHandler:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         if not self._may_write_somewhere(call.context):
             raise refusal(call.context, Operation.IDEMPOTENT_WRITE, CLUSTER)
+        return part(error_code=ErrorCode.NONE, producer_id=await self.next_id(), producer_epoch=0)
+
+    async def next_id(self) -> ProducerId:
+        """An id that nobody has had. Raises KafkaError COORDINATOR_NOT_AVAILABLE while no controller answers."""
         while self._left.count == 0:
             if self._next.count > 0:
                 self._left, self._next = self._next, _NO_IDS
@@ -100,7 +104,7 @@ class ProducersHandler:
         self._left = ProducerIdBlock(ProducerId(producer_id + 1), self._left.count - 1)
         if self._left.count < PREFETCH_BELOW and self._next.count == 0:
             self._start_lease()
-        return part(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)
+        return producer_id
 
     def _may_write_somewhere(self, context: RequestContext) -> bool:
         """Who may write to any topic may do so idempotently (KIP-679)."""
