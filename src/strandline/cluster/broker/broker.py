@@ -39,6 +39,7 @@ from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, Sas
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
+from strandline.cluster.broker.handlers.transactions import TransactionsHandler
 from strandline.cluster.broker.handlers.write_markers import WriteMarkersHandler
 from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import KeptMemory, MemoryBudget
@@ -146,6 +147,9 @@ class Broker:
             clock=clock,
             config=config,
         )
+        transactions = TransactionsHandler(
+            transactions=parts.transactions, groups=parts.groups, image=image, authorizer=authorizer
+        )
         self._producers = ProducersHandler(
             node_id=parts.node_id,
             replicas=parts.replicas,
@@ -153,6 +157,7 @@ class Broker:
             authorizer=authorizer,
             controller=parts.controller,
             broker_epoch=parts.broker_epoch,
+            transactions=transactions,
             timeout_ms=config.request_timeout_ms,
         )
         metadata = MetadataHandler(
@@ -167,6 +172,7 @@ class Broker:
             self._produce,
             self._fetch,
             self._producers,
+            transactions,
             metadata,
             ApiVersionsHandler(
                 node_id=parts.node_id,
@@ -240,7 +246,9 @@ def _topic_handlers(parts: BrokerParts) -> Iterator[object]:
 
 def _group_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
     groups, image, authorizer = parts.groups, parts.image, parts.authorizer
-    yield CoordinatorsHandler(groups=groups, authorizer=authorizer, brokers=brokers)
+    yield CoordinatorsHandler(
+        groups=groups, transactions=parts.transactions, image=image, authorizer=authorizer, brokers=brokers
+    )
     yield GroupMembersHandler(groups=groups, authorizer=authorizer)
     yield ConsumerGroupsHandler(groups=groups, image=image, authorizer=authorizer)
     yield OffsetCommitHandler(groups=groups, image=image, authorizer=authorizer)

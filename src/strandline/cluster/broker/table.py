@@ -34,6 +34,7 @@ from strandline.cluster.broker.handlers import (
     scram_credentials,
     topic_partitions,
     topics,
+    transactions,
     write_markers,
 )
 from strandline.proto.errors import ProtocolError
@@ -55,6 +56,7 @@ _FAMILIES = (
     acls,
     producers,
     write_markers,
+    transactions,
     coordinators,
     group_members,
     consumer_groups,

@@ -211,6 +211,7 @@ class BrokerRole:
             on_fatal=node.fatal,
             ready=lambda: self._feeding and not self._unopened,
             on_registered=self._registered,
+            held=lambda: node.quorum.held_since_start,
         )
         self.replicas.start()
         if self.tier is not None:

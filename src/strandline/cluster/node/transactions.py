@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.node.parts import NodeParts
-from strandline.cluster.transactions.config import TransactionConfig
 from strandline.cluster.transactions.marker_writes import MarkerWriter
 from strandline.cluster.transactions.markers import MarkerSender
 from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
@@ -49,7 +48,7 @@ class NodeTransactions:
             report=node.fatal,
         )
         self.coordinator = TransactionCoordinator(
-            TransactionConfig(),
+            node.config.transactions,
             image=lambda: node.publisher.image,
             replicas=replicas,
             controller=channel,
