@@ -249,6 +249,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_TRANSACTIONS}::test_a_lost_batch_leaves_no_gap_in_the_next_transaction[OlderCluster]",
     ),
     one_change(
+        "a-commit-that-ended-meanwhile-is-none",
+        "C19: a commit whose caller gave up, and that ended since, is told to the next call",
+        instead("return False"),
+        f"{_TRANSACTIONS}::test_a_caller_that_gives_up_does_not_stop_a_commit[True-TransactionalCluster]",
+    ),
+    one_change(
         "epoch-stays-behind-an-end",
         "C19: each end of a transaction gives the epoch of the next one (KIP-890)",
         removed(),

@@ -165,7 +165,8 @@ def test_a_newer_producer_fences_this_one(kind: type[TransactionalCluster]) -> N
 
 
 @KINDS
-def test_a_caller_that_gives_up_does_not_stop_a_commit(kind: type[TransactionalCluster]) -> None:
+@pytest.mark.parametrize("ends_meanwhile", [False, True])
+def test_a_caller_that_gives_up_does_not_stop_a_commit(kind: type[TransactionalCluster], ends_meanwhile: bool) -> None:
     """The limit ends, or the caller is cancelled: nothing else can be done; the next call waits for the same end."""
 
     async def scenario(cluster: TransactionalCluster, ports: Ports) -> None:
@@ -187,7 +188,12 @@ def test_a_caller_that_gives_up_does_not_stop_a_commit(kind: type[TransactionalC
             await asyncio.wait([again])
             assert sender.transaction_state is TransactionState.COMMITTING
             slow.clear()
+            if ends_meanwhile:
+                await asyncio.sleep(5)
+                assert sender.transaction_state is TransactionState.READY
             await sender.commit_transaction()
+            with pytest.raises(ClientError, match="no transaction is open"):
+                await sender.commit_transaction()
             async with sender.transaction():
                 await send(sender, b"b")
         assert cluster.committed == [b"a", b"b"]

@@ -189,6 +189,8 @@ class Transactions:
             raise self._abortable()
         if self.state is _OPEN:
             self._turn(_COMMITTING)
+        elif self._ended_untold("commit_transaction"):
+            return
         elif self.state is not _COMMITTING:
             raise ClientError(f"commit_transaction: {self.state.value}")
         await self._ending("commit_transaction", self._commit)
@@ -203,6 +205,8 @@ class Transactions:
             raise ClientError(
                 "abort_transaction: the commit is under way, and may be decided: commit_transaction waits"
             )
+        elif self._ended_untold("abort_transaction"):
+            return
         elif self.state is not _ABORTING:
             raise ClientError(f"abort_transaction: {self.state.value}")
         await self._ending("abort_transaction", self._abort)
@@ -254,11 +258,19 @@ class Transactions:
         if self._end is None or self._end.task.done():
             self._end = _End(name, self._tasks.spawn(name, self._guarded(work())))
         await self._within(name, self._end.task)
+        self._end = None
         self._check(name)
         if self.state is _ABORTABLE:
             raise self._abortable()
         if self.cause is not None and self.state is _UNINITIALIZED:
             raise self.cause.with_traceback(None)
+
+    def _ended_untold(self, name: str) -> bool:
+        """Whether this has ended well since its last caller gave up; it is told now."""
+        if self.state is not _READY or self._end is None or self._end.name != name:
+            return False
+        self._end = None  # rule C19/a-commit-that-ended-meanwhile-is-none
+        return True
 
     async def _within(self, name: str, task: asyncio.Task[None]) -> None:
         limit_ms = self._config.max_block_ms
