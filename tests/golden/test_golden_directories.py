@@ -116,8 +116,8 @@ def read_all(cluster: DevCluster, ends: Mapping[tuple[str, int], int]) -> None:
 
 
 def as_after_a_kill(root: Path) -> None:
-    """Each node stopped in the middle of its work: without what it writes at a stop in good order, and with room that it
-    had reserved behind its logs. The archive comes from another boot, so that a start takes it for a power cut."""
+    """Each node stopped in the middle of its work: without what a stop in good order writes, and with room reserved
+    behind its logs. The archive comes from another boot, so that a start takes it for a power cut."""
     marks = [*root.rglob(CLEAN_SHUTDOWN), *root.rglob(RECOVERY_POINT)]
     assert len(marks) == 6, marks
     for path in marks:

@@ -28,8 +28,8 @@ from strandline.proto.system import system_rng
 
 POLL_S = 1.0
 TRANSACTION_TIMEOUT_MS = 10_000
-"""Default of `transaction.timeout.ms` here, as in Kafka Streams: for so long a program that was killed lets the one wait
-that takes its partitions over."""
+"""Default of `transaction.timeout.ms` here, as in Kafka Streams: for so long a program that was killed keeps the one
+waiting that takes its partitions over."""
 PAUSE_S = 0.1
 """Pause before the same records are tried again."""
 

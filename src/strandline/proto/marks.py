@@ -55,7 +55,8 @@ MARKS: dict[str, str] = {
     "member-lost": "a broker registered again without what it had: it counts for nothing before it has caught up",
     "disk-lost": "a broker registered again with another data directory: it has nothing of what it had",
     "older-copy": "a broker registered again with an older copy of its data directory",
-    "known-by-its-clean-stop": "a broker registered again that named no earlier process, but its clean stop",
+    "known-by-its-clean-stop": "a broker registered again that named no earlier process, but its registration",
+    "known-by-its-metadata": "a broker found the registration of its earlier process in the metadata on its disk",
     "directory-away": "a broker registered again while one of its directories, with a replica in it, was offline",
     "records-of-no-leader": "a broker registered again with records of a leader epoch that there has not been",
     "registration-of-the-past": "a registration named another incarnation than is registered, and changed nothing",
@@ -174,6 +175,7 @@ MARKS: dict[str, str] = {
     "topic-made-anew": "a consumer found that another topic has the name of the one that it had read",
     # idempotence
     "duplicate-batch": "a batch that was in the log already was answered with its original offsets",
+    "ahead-of-its-transaction": "a batch was refused because the first one of its transaction is not written yet",
     "behind-a-refusal": "a batch was refused because an earlier one of its producer was, and has not come again yet",
     "refused-before-there-was-a-log": "a batch came for a partition whose broker had refused one before it knew of it",
     "out-of-order-sequence": "a batch was refused because batches of its producer before it are missing",
