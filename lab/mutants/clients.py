@@ -255,6 +255,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_TRANSACTIONS}::test_a_caller_that_gives_up_does_not_stop_a_commit[True-TransactionalCluster]",
     ),
     one_change(
+        "an-abort-waits-for-what-the-old-leader-has",
+        "C19: an abort does not wait for a batch whose leader has changed, and which is sent nowhere any more",
+        never(),
+        f"{_TRANSACTIONS}::test_an_abort_is_not_held_up_by_an_election[TransactionalCluster]",
+    ),
+    one_change(
         "epoch-stays-behind-an-end",
         "C19: each end of a transaction gives the epoch of the next one (KIP-890)",
         removed(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
-from tests.client.broker import BOOTSTRAP, Act, play
+from tests.client.broker import BOOTSTRAP, Act, drawn, play
 from tests.client.transactional import NAME, OlderCluster, TransactionalCluster
 
 WHERE = TopicPartition("t", 0)
@@ -136,6 +137,88 @@ def test_a_lost_batch_leaves_no_gap_in_the_next_transaction(kind: type[Transacti
                 async with sender.transaction():
                     await send(sender, value)
         assert cluster.committed == [b"a", b"b", b"c"]
+
+    play(scenario, {"t": 1}, kind=kind)
+
+
+@KINDS
+@pytest.mark.parametrize("seed", range(8))
+def test_transactions_are_whole_and_in_order_among_faults(kind: type[TransactionalCluster], seed: int) -> None:
+    """Requests and answers are lost, of leaders and of the coordinator, leaders move, and some blocks fail: what the
+    producer was told to be committed is, whole, in its order; nothing else is."""
+    rng = random.Random(seed)
+    told: list[bytes] = []
+    cluster_at_the_end: list[bytes] = []
+
+    def end(_: bool) -> Act:
+        dice = rng.random()
+        if dice < 0.1:
+            return Act(answer=False)
+        if dice < 0.2:
+            return Act(apply=False, answer=False)
+        if dice < 0.4:
+            return Act(apply=False, error=rng.choice([ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR]))
+        return Act()
+
+    async def scenario(cluster: TransactionalCluster, ports: Ports) -> None:
+        chances = {"lost_before": 0.04, "lost_after": 0.06, "error_after": 0.06, "error_before": 0.05, "slow": 0.2}
+        cluster.on_produce = drawn(rng, chances)
+        cluster.on_end = end
+        cluster.on_question = lambda _: Act(apply=rng.random() < 0.5, answer=rng.random() > 0.1)
+        offset = 0
+        async with producer(ports, batch_size=60, linger_ms=1, request_timeout_ms=2_000) as sender:
+            for block in range(25):
+                values = [b"%d-%d" % (block, number) for number in range(rng.randint(1, 30))]
+                fails = rng.random() < 0.2
+                try:
+                    async with sender.transaction():
+                        for value in values:
+                            await send(sender, value)
+                            if rng.random() < 0.05:
+                                cluster.move(WHERE, rng.randint(1, 3))
+                            if rng.random() < 0.1:
+                                await asyncio.sleep(rng.uniform(0, 0.05))
+                        if rng.random() < 0.5:
+                            await sender.send_offsets_to_transaction({("in", 0): block}, GroupMetadata("g"))
+                        if fails:
+                            raise ZeroDivisionError
+                        offset = max(offset, cluster.offsets.get(TopicPartition("in", 0), 0))
+                    told.extend(values)
+                except (ZeroDivisionError, TransactionAbortable):
+                    assert fails
+                if rng.random() < 0.3 and cluster.late and cluster.protocol == 1:
+                    cluster.end(*cluster.late.pop(0))
+        assert cluster.committed == told
+        assert offset == max(one.offsets.get(TopicPartition("in", 0), 0) for one in cluster.ended if one.committed)
+        cluster_at_the_end.extend(cluster.committed)
+
+    play(scenario, {"t": 1}, kind=kind, seed=seed)
+    assert len(cluster_at_the_end) > 50
+
+
+@KINDS
+def test_an_abort_is_not_held_up_by_an_election(kind: type[TransactionalCluster]) -> None:
+    """What the old leader has not answered is sent nowhere else: nobody would answer it in `delivery.timeout.ms`."""
+
+    async def scenario(cluster: TransactionalCluster, ports: Ports) -> None:
+        async with producer(ports, linger_ms=0, metadata_max_age_ms=300) as sender:
+            async with sender.transaction():
+                await send(sender, b"a")
+            await sender.begin_transaction()
+            await send(sender, b"b")
+            await sender.flush()
+            leader = cluster.partitions[WHERE].leader
+            cluster.silent_nodes.add(leader)
+            await send(sender, b"c")
+            await asyncio.sleep(0.1)
+            abort = asyncio.get_running_loop().create_task(sender.abort_transaction())
+            await asyncio.sleep(0.1)
+            cluster.move(WHERE, leader % 3 + 1)
+            async with asyncio.timeout(5):
+                await abort
+            async with sender.transaction():
+                await send(sender, b"d")
+        assert cluster.committed == [b"a", b"d"]
 
     play(scenario, {"t": 1}, kind=kind)
 

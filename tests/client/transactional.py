@@ -46,9 +46,13 @@ class TransactionalCluster(ScriptedCluster):
         )
     )
     on_end: Callable[[bool], Act] = lambda _: Act()
+    on_question: Callable[[Api], Act] = lambda _: Act()
+    """What becomes of the other requests to coordinators; only whether they are carried out, and answered."""
     on_offsets: Callable[[], ErrorCode] = lambda: ErrorCode.NONE
     producer_id: int = 77
     epoch: int = -1
+    bumped_from: int = -2
+    """Epoch that the last InitProducerId has raised."""
     added: dict[TopicPartition, None] = field(default_factory=dict)
     values: list[bytes] = field(default_factory=list)
     """Values of the records of the open transaction."""
@@ -68,6 +72,17 @@ class TransactionalCluster(ScriptedCluster):
         """What readers of committed records see."""
         return [value for one in self.ended if one.committed for value in one.values]
 
+    async def _answer(self, node: int, frame: bytes) -> bytes | None:
+        api = Api(int.from_bytes(frame[:2], "big"))
+        asked = api in (
+            Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT,
+        )  # fmt: skip
+        act = self.on_question(api) if asked else Act()
+        if not act.answer and not act.apply:
+            return None
+        answer = await super()._answer(node, frame)
+        return answer if act.answer else None
+
     async def _find_coordinator(self, node: int, version: int, request: Any) -> dict[str, Any]:
         found = {"node_id": 1, "host": HOST, "port": FIRST_PORT + 1, "error_code": 0, "error_message": None}
         keys = getattr(request, "coordinator_keys", ())
@@ -77,11 +92,14 @@ class TransactionalCluster(ScriptedCluster):
         if request.transactional_id is None:
             return await super()._init_producer_id(node, version, request)
         code = ErrorCode.NONE
-        if request.producer_id >= 0 and request.producer_epoch != self.epoch:
+        if request.producer_id >= 0 and request.producer_epoch == self.bumped_from:
+            pass  # asked again: the answer is repeated
+        elif request.producer_id >= 0 and request.producer_epoch != self.epoch:
             code = ErrorCode.PRODUCER_FENCED
         else:
             if self.added or self.values or self.offsets:
                 self._end(committed=False)
+            self.bumped_from = self.epoch
             self.epoch += 1
         return {
             "throttle_time": 0, "error_code": code, "producer_id": self.producer_id, "producer_epoch": self.epoch,

@@ -381,9 +381,8 @@ class Accumulator:
         """Take no more records, nor let open batches, and raise `error` for them; None: a transaction is open."""
         with self.lock:
             self._barred = error
-            for queue in self.queues.values():
-                if queue.waiting:
-                    queue.waiting[-1].seal()  # schedule 132/a-record-comes-between-transactions/2
+            for waiting in (queue.waiting for queue in self.queues.values() if queue.waiting):
+                waiting[-1].seal()  # schedule 132/a-record-comes-between-transactions/2
 
     def disown(self, error: Exception) -> None:
         """In the child of a fork: what is here is the parent's, whose thread may have held the lock. Who waits is
@@ -429,8 +428,7 @@ class Sequencer:
     forgets_queues = True
     """Whether the queue of a partition that is not sent to any more may be forgotten (`retire`)."""
     produce_version_max: int | None = None
-    gives_up = False
-    """Whether what is not acknowledged at once is not wanted any more, and fails."""
+    gives_up = False  # whether what is not acknowledged at once fails: nobody wants it any more
 
     def __init__(
         self,
@@ -719,10 +717,9 @@ class Sender:
             self._undo(sent, error)
             return
         wanted = [ProduceTopic(name, ids.get(name), batches) for name, batches in topics.items()]
-        config = self._config
-        request = ProduceRequest(self._acks, config.request_timeout_ms, config.transactional_id, wanted)
+        request = ProduceRequest(self._acks, self._config.request_timeout_ms, self._config.transactional_id, wanted)
         body = write_request(version, request)
-        answer = connection.send(Api.PRODUCE, version, body, config.request_timeout_ms, self._acks != 0)
+        answer = connection.send(Api.PRODUCE, version, body, self._config.request_timeout_ms, self._acks != 0)
         if self._acks == 0:
             self._finish_unanswered(sent, answer)
         else:
@@ -791,8 +788,11 @@ class Sender:
         given_up, queue.on_wire = queue.on_wire, []
         for batch in given_up:
             if not batch.done:
-                batch.last_error = Disconnected(f"broker {queue.wire_node} no longer leads {queue.partition}")
-                self._accumulator.put_back(queue, batch)
+                batch.last_error = lost = Disconnected(f"broker {queue.wire_node} no longer leads {queue.partition}")
+                if self._sequencer.gives_up:  # rule C19/an-abort-waits-for-what-the-old-leader-has
+                    self._fail(queue, batch, lost)
+                else:
+                    self._accumulator.put_back(queue, batch)
 
     def _answered(
         self,
@@ -919,7 +919,7 @@ class Sender:
             self._sequencer.failed(queue, batch, error)
         self._accumulator.drop(queue, batch)
         self._accumulator.release(batch)
-        logs.producer.error("%s not written: %s", logs.records_of(queue.partition, batch.count), error)
+        logs.not_written(queue.partition, batch.count, error)
         batch.fail(error)
         self._accumulator.complete(batch)
 
