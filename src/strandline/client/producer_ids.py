@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 
 from strandline.client.config import ProducerConfig
 from strandline.client.network import Connection
 from strandline.client.rights import answered
+from strandline.client.session import Session
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.kafka.apis import Api
 
 _NO_TIMEOUT_MS = 0x7FFFFFFF
@@ -52,6 +55,34 @@ async def init_producer_id(connection: Connection, config: ProducerConfig, befor
         lacks = answered(config, Api.INIT_PRODUCER_ID, code).message
         raise KafkaError(code, _refused(code, connection.endpoint, lacks, config))
     return ProducerId(answer.producer_id, answer.producer_epoch)
+
+
+async def producer_id_of_its_own(
+    session: Session, config: ProducerConfig, note: Callable[[StrandlineError | None], None]
+) -> ProducerId:
+    """A producer id for a producer without a transactional.id, asked for until a broker gives one.
+
+    Args:
+        note: told what each attempt failed with; None: it did not.
+
+    Raises:
+        KafkaError: the cluster gives none.
+    """
+    failures = 0
+    while True:
+        try:
+            connection = await session.network.to_any(list(session.metadata.nodes.values()))
+            given = await init_producer_id(connection, config)
+            note(None)
+            return given
+        except KafkaError as error:
+            note(error)
+            if not error.retriable:
+                raise
+        except StrandlineError as error:
+            note(error)
+        failures += 1
+        await asyncio.sleep(session.backoff_ms(failures) / 1000)
 
 
 def _refused(code: ErrorCode, endpoint: object, lacks: str, config: ProducerConfig) -> str:

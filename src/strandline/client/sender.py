@@ -37,7 +37,7 @@ from strandline.client.producer_batch import (
     Results,
     SequenceNumbers,
 )
-from strandline.client.producer_ids import init_producer_id
+from strandline.client.producer_ids import producer_id_of_its_own
 from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.types import Header, NodeInfo
@@ -550,26 +550,17 @@ class Sequencer:
             self._fetching = asyncio.get_running_loop().create_task(self._fetch())
 
     async def _fetch(self) -> None:
-        failures, session = 0, self._session
         try:
-            while True:
-                try:
-                    connection = await session.network.to_any(list(session.metadata.nodes.values()))
-                    self.producer_id, self._first_epoch = (await init_producer_id(connection, self._config)).number, 0
-                    self.last_error = None
-                    self._wake()
-                    return
-                except KafkaError as error:
-                    self.last_error = error
-                    if not error.retriable:
-                        self._on_fatal(error)
-                        return
-                except StrandlineError as error:
-                    self.last_error = error
-                failures += 1
-                await asyncio.sleep(session.backoff_ms(failures) / 1000)
+            given = await producer_id_of_its_own(self._session, self._config, self._note)
+            self.producer_id, self._first_epoch = given.number, 0
+            self._wake()
+        except KafkaError as error:
+            self._on_fatal(error)
         finally:
             self._fetching = None
+
+    def _note(self, error: StrandlineError | None) -> None:
+        self.last_error = error
 
 
 Sent = list[tuple[PartitionQueue, ProducerBatch]]
@@ -979,18 +970,21 @@ class Sender:
         for queue, batch in self._accumulator.all_batches():
             self._fail(queue, batch, error)
 
-    async def close(self) -> None:
-        """Stop sending; what has no answer yet fails with ClosedError."""
+    def end(self) -> None:
+        """Stop sending; what has no answer yet fails with ClosedError. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._connecting.values())
-        for task in tasks:
+        for task in self._connecting.values():
             task.cancel()
-        if tasks:
+        self.fail_everything(ClosedError("the producer was closed before the record was acknowledged"))
+
+    async def close(self) -> None:
+        """End, and return when nothing goes on."""
+        self.end()
+        if tasks := list(self._connecting.values()):
             await asyncio.wait(tasks)
         if self._sequencer is not None:
             await self._sequencer.close()
-        self.fail_everything(ClosedError("the producer was closed before the record was acknowledged"))
 
 
 def _read(connection: Connection, version: int, body: memoryview) -> list[tuple[str | UUID, list[PartitionResult]]]:
