@@ -88,8 +88,15 @@ class Ask(NamedTuple):
     since: int = 0
 
 
+def _marker(t: Things) -> dict[str, Any]:
+    topics = [{"name": t.topic, "partition_indexes": (0,)}]
+    whose = {"producer_id": 1, "producer_epoch": 0, "coordinator_epoch": 0, "transaction_version": 1}
+    return {"markers": [{**whose, "transaction_result": False, "topics": topics}]}
+
+
 REQUESTS: list[Ask] = [
     Ask(Api.PRODUCE, _produce),
+    Ask(Api.PRODUCE, lambda t: {**_produce(t), "transactional_id": "tx"}),
     Ask(Api.FETCH, _fetch),
     Ask(
         Api.METADATA,
@@ -120,6 +127,7 @@ REQUESTS: list[Ask] = [
     Ask(Api.DELETE_ACLS, lambda t: _acl()),
     Ask(Api.INIT_PRODUCER_ID, lambda t: {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}),
     Ask(Api.INIT_PRODUCER_ID, lambda t: {"transactional_id": "tx"}),
+    Ask(Api.WRITE_TXN_MARKERS, _marker),
     Ask(Api.DESCRIBE_PRODUCERS, lambda t: {"topics": [{"name": t.topic, "partition_indexes": (0,)}]}),
     Ask(Api.FIND_COORDINATOR, lambda t: {"key": t.group, "coordinator_keys": (t.group,), "key_type": 0}),
     Ask(Api.FIND_COORDINATOR, lambda t: {"key": "tx", "coordinator_keys": ("tx",), "key_type": 1}),

@@ -32,10 +32,7 @@ from strandline.cluster.node.replica_feed import (
 from strandline.cluster.node.sasl import NodeSasl
 from strandline.cluster.node.settings import DERIVED_SETTINGS
 from strandline.cluster.node.tiered import NodeTier
-from strandline.cluster.transactions.marker_writes import MarkerWriter
-from strandline.cluster.transactions.markers import MarkerSender
-from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
-from strandline.cluster.transactions.verification import Verifier
+from strandline.cluster.node.transactions import NodeTransactions
 from strandline.controller.broker_api import RegisterBrokerRequest, told
 from strandline.controller.broker_session import BrokerSession
 from strandline.controller.channel import ControllerChannel
@@ -96,27 +93,13 @@ class BrokerRole:
             clock=node.clock,
             rng=node.rng,
         )
-        self._marker_writer = MarkerWriter(self.replicas, self.groups.runtime, node.fatal)
-        self.markers = MarkerSender(
-            config.node,
+        self.transactions = NodeTransactions(
+            node,
+            self.channel,
+            self.replicas,
+            self.groups,
             broker_epoch=lambda: self.session.broker_epoch,
-            image=lambda: node.publisher.image,
-            writer=self._marker_writer,
-            rpc=node.rpc,
-            clock=node.clock,
-            report=node.fatal,
-        )
-        self.transactions = TransactionCoordinator(
-            config.transactions,
-            image=lambda: node.publisher.image,
-            replicas=self.replicas,
-            controller=self.channel,
-            clock=node.clock,
-            markers=self.markers,
             new_producer_id=self._new_producer_id,
-        )
-        self._verifier = Verifier(
-            config.node, coordinator=self.transactions, image=lambda: node.publisher.image, rpc=node.rpc
         )
         self.replicas.on_hosted(self._hosted)
         self._feeding = False
@@ -132,7 +115,9 @@ class BrokerRole:
                 image=lambda: node.publisher.image,
                 replicas=self.replicas,
                 groups=self.groups,
-                transactions=self.transactions,
+                transactions=self.transactions.coordinator,
+                verifier=self.transactions.verifier,
+                marker_writer=self.transactions.writer,
                 controller=self.channel,
                 quorum=node.quorum,
                 configs=self.resolver,
@@ -146,18 +131,7 @@ class BrokerRole:
                 supported=node.publisher.supported,
             )
         )
-        sasl = NodeSasl(node)
-        self.listeners = [
-            KafkaListener(
-                self.kafka,
-                name=listener.name,
-                endpoint=listener.endpoint,
-                config=config.listener,
-                tls=node.tls.of(listener.name),
-                sasl=sasl.of(listener.name),
-            )
-            for listener in config.client_listeners
-        ]
+        self.listeners = self._make_listeners()
         self._audit = Audit(self.audit_trail)
         if self.audit_trail is not None:
             for kafka in self.listeners:
@@ -168,6 +142,20 @@ class BrokerRole:
         self._serving: asyncio.Task[None] | None = None
         self.session: BrokerSession
         self._feed = ReplicaFeed(config.node, self.resolver, self.replicas)
+
+    def _make_listeners(self) -> list[KafkaListener]:
+        sasl = NodeSasl(self._node)
+        return [
+            KafkaListener(
+                self.kafka,
+                name=listener.name,
+                endpoint=listener.endpoint,
+                config=self._node.config.listener,
+                tls=self._node.tls.of(listener.name),
+                sasl=sasl.of(listener.name),
+            )
+            for listener in self._node.config.client_listeners
+        ]
 
     async def bind(self) -> None:
         """Open those of the clients' listeners that shall take any free port, for the registration tells it.
@@ -247,15 +235,11 @@ class BrokerRole:
     def _hosted(self, tp: TopicPartition) -> None:
         """A partition's log was made late: its coordinator hears of it."""
         self.groups.runtime.on_hosted(tp)
-        self.transactions.runtime.on_hosted(tp)
+        self.transactions.coordinator.runtime.on_hosted(tp)
 
     def unary_handlers(self) -> dict[str, UnaryHandler]:
         """Handlers that the node's internal listener has to serve for other brokers."""
-        return {
-            **self._audit_partitions.handlers(),
-            **self._marker_writer.handlers(),
-            **self._verifier.handlers(),
-        }
+        return {**self._audit_partitions.handlers(), **self.transactions.handlers()}
 
     async def wait_ready(self) -> None:
         """Return once the controller has unfenced this broker."""
@@ -282,7 +266,7 @@ class BrokerRole:
         for listener in self.listeners:
             await listener.close()
         self.kafka.close()
-        self.markers.close()
+        self.transactions.markers.close()
         self._audit.close()
         if self.audit_trail is not None:
             if clean:
@@ -330,8 +314,7 @@ class BrokerRole:
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)
-        self._node.publisher.subscribe(self.transactions.on_metadata)
-        self._node.publisher.subscribe(self.markers.on_metadata)
+        self.transactions.follow(self._node.publisher)
         self._node.publisher.subscribe(self.kafka.on_metadata)
         self._serving = spawn(self._serve(), self._node.fatal)
 
