@@ -32,6 +32,12 @@ TABLE: tuple[Mutant, ...] = (
         "tests/cluster/broker/test_groups_wire.py::test_b34_and_so_does_one_that_is_elected",
     ),
     one_change(
+        "without-a-copy-it-waits",
+        "B34: who has no copy of the partition has no news to wait for",
+        never(),
+        "tests/cluster/broker/test_groups_wire.py::test_b34_without_a_copy_it_has_nothing_to_wait_for",
+    ),
+    one_change(
         "elected-anew-it-denies-offsets",
         "B34: who asks for offsets waits for the news of a second election too",
         value("False"),
