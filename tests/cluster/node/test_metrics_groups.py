@@ -43,7 +43,8 @@ def test_what_expired_unread_is_told_where_it_is_known() -> None:
         TopicPartition("t", 1): SimpleNamespace(high_watermark=10, log_start_offset=0),
     }
     broker = SimpleNamespace(
-        groups=SimpleNamespace(runtime=runtime, counters=GroupCounters()), replicas=SimpleNamespace(partition=here.get)
+        groups=SimpleNamespace(runtime=runtime, counters=GroupCounters()),
+        replicas=SimpleNamespace(partition=here.get),
     )
     told = {family.name: family for family in metrics_groups.of_groups(cast(Any, broker))}
     samples = told["strandline_records_expired_unread"].samples
