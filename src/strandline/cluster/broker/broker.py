@@ -13,6 +13,7 @@ from strandline.cluster.broker.api import Handlers
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig, DerivedSetting, StaticSetting
 from strandline.cluster.broker.connection_limits import ConnectionLimits
+from strandline.cluster.broker.first_appends import TransactionGate
 from strandline.cluster.broker.handlers.acls import AclsHandler
 from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler
 from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler
@@ -39,6 +40,7 @@ from strandline.cluster.broker.handlers.scram_credentials import ScramCredential
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
 from strandline.cluster.broker.handlers.transactions import TransactionsHandler
+from strandline.cluster.broker.handlers.write_markers import WriteMarkersHandler
 from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import KeptMemory, MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
@@ -46,7 +48,9 @@ from strandline.cluster.broker.request import AllowAll, Authorizer, Connection
 from strandline.cluster.broker.restored_topics import FindTiers
 from strandline.cluster.broker.table import APIS, served_by
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.cluster.transactions.marker_writes import MarkerWriter
 from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
+from strandline.cluster.transactions.verification import Verifier
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
@@ -68,6 +72,8 @@ class BrokerParts:
 
     Attributes:
         image: the newest metadata image; the same call may see another one after an `await`.
+        verifier: asks the coordinator of a transactional id, wherever it is.
+        marker_writer: ends transactions in the partitions that this broker leads.
         broker_epoch: of this process's registration, -1 before it.
         authorizer: by default everybody may do everything.
         supported: the levels of features that this node's build knows.
@@ -80,6 +86,8 @@ class BrokerParts:
     replicas: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    verifier: Verifier
+    marker_writer: MarkerWriter
     controller: ControllerChannel
     quorum: QuorumView
     configs: ConfigResolver
@@ -120,7 +128,12 @@ class Broker:
         self._transactions = parts.transactions
         self._creation = AutoCreation(parts.controller, image, parts.configs, timeout_ms=config.request_timeout_ms)
         self._produce = ProduceHandler(
-            replicas=parts.replicas, image=image, authorizer=authorizer, brokers=brokers, clock=clock
+            replicas=parts.replicas,
+            image=image,
+            authorizer=authorizer,
+            brokers=brokers,
+            transactions=TransactionGate(verifier=parts.verifier, image=image, authorizer=authorizer, clock=clock),
+            clock=clock,
         )
         self._fetch = FetchHandler(
             node_id=parts.node_id,
@@ -238,7 +251,9 @@ def _group_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
     )
     yield GroupMembersHandler(groups=groups, authorizer=authorizer)
     yield ConsumerGroupsHandler(groups=groups, image=image, authorizer=authorizer)
-    yield OffsetCommitHandler(groups=groups, image=image, authorizer=authorizer)
+    yield OffsetCommitHandler(
+        groups=groups, image=image, authorizer=authorizer, verifier=parts.verifier, clock=parts.clock
+    )
     yield OffsetFetchHandler(groups=groups, image=image, authorizer=authorizer)
     yield GroupAdminHandler(groups=groups, authorizer=authorizer)
 
@@ -256,6 +271,9 @@ def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
     yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield FeaturesHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)
+    yield WriteMarkersHandler(
+        node_id=parts.node_id, writer=parts.marker_writer, image=parts.image, authorizer=parts.authorizer
+    )
     yield ClusterHandler(
         node_id=parts.node_id,
         image=parts.image,
