@@ -114,7 +114,7 @@ def _marker(t: Things) -> dict[str, Any]:
 
 REQUESTS: list[Ask] = [
     Ask(Api.PRODUCE, _produce),
-    Ask(Api.PRODUCE, lambda t: {**_produce(t), "transactional_id": "tx"}),
+    Ask(Api.PRODUCE, lambda t: {**_produce(t), "transactional_id": t.transactional_id}),
     Ask(Api.FETCH, _fetch),
     Ask(
         Api.METADATA,
