@@ -85,7 +85,8 @@ def test_sends_belong_to_a_transaction(kind: type[TransactionalCluster]) -> None
         async with producer(ports) as sender:
             with pytest.raises(ClientError, match="no transaction was begun"):
                 await send(sender, b"a")
-            await sender.begin_transaction()
+            both = await asyncio.gather(sender.begin_transaction(), sender.begin_transaction(), return_exceptions=True)
+            assert [str(one) for one in both if one is not None] == ["begin_transaction: a transaction is open"]
             with pytest.raises(ClientError, match="a transaction is open"):
                 await sender.begin_transaction()
             await send(sender, b"b")
