@@ -8,6 +8,8 @@ _SCHEDULES = "tests/schedules/groups/test_durable_state.py"
 _MOVES = "tests/cluster/groups/test_migration.py"
 _AS_KAFKA = "tests/cluster/groups/test_groups_as_kafka.py"
 _IN_TRANSACTIONS = "tests/cluster/groups/test_transactional_offsets.py"
+_WIRE = "tests/cluster/broker/test_transactional_offsets_wire.py"
+_MARKERS = "tests/schedules/groups/test_offsets_in_transactions.py"
 _HALFWAY = f"{_MOVES}::test_a_failover_in_the_middle_loses_nothing"
 
 TABLE: tuple[Mutant, ...] = (
@@ -31,6 +33,12 @@ TABLE: tuple[Mutant, ...] = (
         "tests/cluster/broker/test_groups_wire.py::test_b34_and_so_does_one_that_is_elected",
     ),
     one_change(
+        "without-a-copy-it-waits",
+        "B34: who has no copy of the partition has no news to wait for",
+        never(),
+        "tests/cluster/broker/test_groups_wire.py::test_b34_without_a_copy_it_has_nothing_to_wait_for",
+    ),
+    one_change(
         "elected-anew-it-denies-offsets",
         "B34: who asks for offsets waits for the news of a second election too",
         value("False"),
@@ -48,7 +56,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "coordinator-applies-refused-writes",
         "C8: memory changes only by what stands in the log (schedule 44)",
-        dropped("in_log"),
+        always(),
         f"{_SCHEDULES}::test_44_a_refused_commit_is_nowhere[holds]",
     ),
     one_change(
@@ -151,7 +159,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "loading-goes-by-the-marker",
-        "C17: so it is where a log is loaded",
+        "C17: of what is loaded the last offset counts, too",
         value("True"),
         f"{_IN_TRANSACTIONS}::test_kafka_14505_the_last_offset_in_the_log_counts",
         f"{_IN_TRANSACTIONS}::test_what_counts_is_what_the_log_says",
@@ -167,5 +175,48 @@ TABLE: tuple[Mutant, ...] = (
         "C17: pending offsets, and those that they may replace, do not expire (redpanda#31483)",
         never(),
         f"{_IN_TRANSACTIONS}::test_redpanda_31483_offsets_of_an_open_transaction_do_not_expire",
+    ),
+    one_change(
+        "pending-offset-counts-at-once",
+        "C17: an offset of a transaction counts once that is committed",
+        never(),
+        f"{_MARKERS}::test_a_refused_marker_changes_nothing",
+    ),
+    one_change(
+        "pending-offsets-count-where-they-are-loaded",
+        "C17: so it is where a log is loaded",
+        never(),
+        f"{_MARKERS}::test_loading_replays_markers[True]",
+    ),
+    one_change(
+        "loading-passes-over-markers",
+        "C17: loading replays markers",
+        never(),
+        f"{_MARKERS}::test_loading_replays_markers[True]",
+        f"{_MARKERS}::test_loading_replays_markers[False]",
+    ),
+    one_change(
+        "marker-that-the-group-does-not-hear-of",
+        "C17: a marker is answered when the group has taken it (KAFKA-17507, schedule 128)",
+        removed(),
+        f"{_MARKERS}::test_128_a_marker_is_answered_before_the_group_has_it[holds]",
+    ),
+    one_change(
+        "marker-taken-while-loading",
+        "C17: a coordinator that loads takes no marker (redpanda#6423, schedule 129)",
+        value("self._hosted[partition]"),
+        f"{_MARKERS}::test_129_a_marker_comes_while_the_coordinator_loads[holds]",
+    ),
+    one_change(
+        "stable-is-not-asked-for",
+        "C7: who asks for stable offsets is not told others, in every version of the request (redpanda#28554)",
+        part("group.stable", "False"),
+        f"{_WIRE}::test_txn_offset_commit[5]",
+    ),
+    one_change(
+        "offsets-without-the-coordinators-word",
+        "C17: a group takes offsets of a transaction that the producer's coordinator knows of (KAFKA-15449)",
+        never(),
+        f"{_WIRE}::test_a_transaction_that_the_group_is_not_in[3]",
     ),
 )

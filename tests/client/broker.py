@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from strandline.chaos.sim.ports import Ports
@@ -68,6 +68,8 @@ class ScriptedCluster:
     on_batch: Callable[[TopicPartition, bytes], Act] | None = None
     """As `on_produce`, which sees no records."""
     on_epoch_question: Callable[[TopicPartition], ErrorCode] = lambda _: ErrorCode.NONE
+    features: dict[str, Any] = field(default_factory=dict)
+    """Fields of the answer to ApiVersions that tell of finalized features."""
     requests: Counter[Api] = field(default_factory=Counter)
     next_producer_id: int = 1000
     appended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,6 +79,8 @@ class ScriptedCluster:
     """Connections of clients that are open, and what came over each."""
     send_away: set[int] = field(default_factory=set)
     """Brokers that answer Metadata with REBOOTSTRAP_REQUIRED."""
+    mute: set[Api] = field(default_factory=set)
+    """Requests of these kinds are never answered."""
     misrouted: int = 0
     """Connections of clients that wanted to reach another broker."""
     silent_nodes: set[int] = field(default_factory=set)
@@ -159,6 +163,8 @@ class ScriptedCluster:
         api = Api(key)
         body = frame[10 + max(client_id_size, 0) + (1 if api.flexible(version) else 0) :]
         self.requests[api] += 1
+        if api in self.mute:
+            return b""
         low, high = self.offered.get(api, (0, 0))
         header = struct.pack(">i", correlation_id) + (b"\0" if api.flexible_answer_header(version) else b"")
         if api is Api.API_VERSIONS and not low <= version <= high:
@@ -178,7 +184,7 @@ class ScriptedCluster:
 
     def _versions(self, version: int, error: ErrorCode) -> bytes:
         keys = [{"api_key": api, "min_version": low, "max_version": high} for api, (low, high) in self.offered.items()]
-        values = {"error_code": error, "api_keys": keys, "throttle_time": 0}
+        values = {"error_code": error, "api_keys": keys, "throttle_time": 0, **self.features}
         return bytes(schema.response(Api.API_VERSIONS, version).encode(values))
 
     # -- the APIs ---------------------------------------------------------------------------------------------------
@@ -347,21 +353,29 @@ class ScriptedCluster:
 BOOTSTRAP = f"{HOST}:{FIRST_PORT + 1}"
 
 Scenario = Callable[[ScriptedCluster, Ports], Coroutine[Any, Any, None]]
+C = TypeVar("C", bound=ScriptedCluster)
 
 
-def play(scenario: Scenario, topics: dict[str, int], *, seed: int = 1, nodes: int = 3) -> ScriptedCluster:
+def play(
+    scenario: Callable[[C, Ports], Coroutine[Any, Any, None]],
+    topics: dict[str, int],
+    *,
+    seed: int = 1,
+    nodes: int = 3,
+    kind: type[C] = ScriptedCluster,  # type: ignore[assignment]
+) -> C:
     """Run a client's `scenario` in a world with a scripted cluster; the cluster, to look at afterwards."""
     world = World(seed, WorldConfig())
     world.add_machine(HOST)
     world.add_machine("client")
-    made: list[ScriptedCluster] = []
+    made: list[C] = []
 
     async def brokers(ports: Ports) -> None:
         made[0].open(ports, topics)
         await made[0].serve()
 
     async def main() -> None:
-        made.append(ScriptedCluster(nodes))
+        made.append(kind(nodes))
         world.spawn(HOST, brokers)
         await asyncio.sleep(0.01)
 

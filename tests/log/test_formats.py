@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from strandline.log.checkpoints import MetaProperties, encode_partition_metadata, with_checksum
-from strandline.log.formats import FORMATS, Format, FileVersion, format_of, sealed, take_directory, unsealed
+from strandline.log.formats import FORMATS, FileVersion, Format, format_of, sealed, take_directory, unsealed
 from strandline.log.real_disk import RealDisk
 from strandline.log.rewriting import AWAY
 from strandline.proto.errors import ConfigError

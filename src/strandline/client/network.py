@@ -93,6 +93,10 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.DELETE_RECORDS: VersionRange(0, 2),
     Api.INIT_PRODUCER_ID: VersionRange(0, 5),
     Api.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
+    Api.ADD_PARTITIONS_TO_TXN: VersionRange(0, 3),
+    Api.ADD_OFFSETS_TO_TXN: VersionRange(0, 4),
+    Api.END_TXN: VersionRange(0, 5),
+    Api.TXN_OFFSET_COMMIT: VersionRange(3, 5),
     Api.DESCRIBE_ACLS: VersionRange(1, 3),
     Api.CREATE_ACLS: VersionRange(1, 3),
     Api.DELETE_ACLS: VersionRange(1, 3),
@@ -182,6 +186,8 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, endpoint: Endpoint, client_id: str, on_lost: Callable[[Connection], None] | None) -> None:
         self.endpoint = endpoint
         self.versions: dict[int, VersionRange] = {}
+        self.features: dict[str, int] = {}
+        """Levels of the cluster's features, as they were finalized when this connection came up (KIP-584)."""
         self.closed = False
         self.lost_by: StrandlineError | None = None
         """Error that closed it; None: it is open."""
@@ -346,6 +352,8 @@ class Connection(asyncio.BufferedProtocol):
             if answer.error_code != ErrorCode.NONE:
                 raise KafkaError(answer.error_code, f"{self.endpoint} answered ApiVersions so")
             self.versions = {key.api_key: VersionRange(key.min_version, key.max_version) for key in answer.api_keys}
+            finalized = getattr(answer, "finalized_features", ())
+            self.features = {feature.name: feature.max_version_level for feature in finalized}
             self.met = expected
             return
 
@@ -775,14 +783,18 @@ class Network:
             others = (endpoint for endpoint in self.bootstrap if endpoint != connection.endpoint)
             self.bootstrap = (*others, connection.endpoint)
 
-    async def close(self) -> None:
-        """Close everything; requests that are out fail with Disconnected."""
+    def drop(self) -> None:
+        """Close every connection, and open none from now on; requests that are out fail with Disconnected."""
         self._closed = True
         for connection in list(self._open.values()):
             connection.close()
-        opening = list(self._opening.values())
-        for task in opening:
+        for task in self._opening.values():
             task.cancel()
+
+    async def close(self) -> None:
+        """Drop everything, and return when that has ended."""
+        self.drop()
+        opening = list(self._opening.values())
         if opening:
             await asyncio.wait(opening)
         if self._login is not None and self._login.tokens is not None:

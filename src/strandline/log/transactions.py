@@ -30,10 +30,12 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from strandline.log.batch import Buffer, Record, build_batch, decode_records, parse_header
+from strandline.log.batch import BatchHeader, Buffer, Record, build_batch, decode_records, parse_header
+from strandline.log.config import INT64_MAX
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -120,15 +122,17 @@ class OpenTransaction(NamedTuple):
 class AbortedIndex:
     """Aborted transactions whose markers lie in one segment, by rising last offset."""
 
-    __slots__ = ("entries", "written")
+    __slots__ = ("entries", "stale", "written")
 
-    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
+    def __init__(self, entries: Iterable[AbortedTransaction] = (), *, stale: bool = False) -> None:
         self.entries = list(entries)
         self.written = 0
         """Entries that the file holds already."""
+        self.stale = stale
+        """There is a file that holds more than `written`."""
 
     @classmethod
-    def parse(cls, data: bytes, base_offset: int, end_offset: int) -> AbortedIndex:
+    def parse(cls, data: bytes, base_offset: int, end_offset: int = INT64_MAX) -> AbortedIndex:
         """Entries of the file of a segment of [`base_offset`, `end_offset`). Raises ValueError for what cannot be."""
         if len(data) % ABORTED_ENTRY_BYTES:
             raise ValueError(f"{len(data)} bytes are not whole entries of {ABORTED_ENTRY_BYTES}")
@@ -160,7 +164,13 @@ class AbortedIndex:
         """Forget those whose marker stands at `offset` or after it."""
         keep = bisect_left(self.entries, offset, key=lambda entry: entry.last_offset)
         del self.entries[keep:]
+        self.stale = self.stale or keep < self.written
         self.written = min(self.written, keep)
+
+    @property
+    def waits(self) -> bool:
+        """The file is not what it is to be."""
+        return self.stale or self.written < len(self.entries)
 
     def tail_bytes(self) -> tuple[int, bytes]:
         """Position at which the file ends, and the bytes that must be written there."""
@@ -184,6 +194,48 @@ def overlapping(indexes: Iterator[AbortedIndex], start: int, end: int) -> list[A
     return found
 
 
+class Outcomes:
+    """How the transactions ended whose batches are met in order of offsets, by who was aborted."""
+
+    __slots__ = ("_coming", "_dead", "_met")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._coming = deque(sorted(aborted, key=lambda one: one.first_offset))
+        self._dead: dict[int, AbortedTransaction] = {}
+        self._met: set[int] = set()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether a batch of a transaction, the next one met, is of one that was aborted."""
+        self._begin(header.last_offset)
+        self._met.add(header.producer_id)
+        dead = self._dead.get(header.producer_id)
+        return dead is not None and header.last_offset < dead.last_offset
+
+    def end(self, header: BatchHeader, marker: Marker) -> tuple[bool, AbortedTransaction | None]:
+        """A marker is the next batch met: whether batches of its transaction were, and the transaction if it is among
+        the aborted ones.
+
+        Raises KafkaError (CORRUPT_MESSAGE) for the commit of an aborted one: no index is believed against a marker.
+        """
+        self._begin(header.last_offset)
+        dead = self._dead.pop(marker.producer_id, None)
+        if dead is not None and (marker.commit or dead.last_offset != header.last_offset):
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                "an index of aborted transactions names one that was not aborted there",
+                producer_id=marker.producer_id,
+                offset=header.base_offset,
+            )
+        is_met = marker.producer_id in self._met
+        self._met.discard(marker.producer_id)
+        return is_met, dead
+
+    def _begin(self, offset: int) -> None:
+        while self._coming and self._coming[0].first_offset <= offset:
+            aborted = self._coming.popleft()
+            self._dead[aborted.producer_id] = aborted
+
+
 class Verification:
     """One asking of a coordinator whether it knows that a producer's transaction reaches this partition. It is current,
     and lets the first batch in, as long as it is the very object that its log holds for the producer."""
@@ -200,3 +252,9 @@ class Verification:
         self.begins_at_0 = begins_at_0
         """The epoch is the transaction's own (KIP-890): a producer of which nothing is known begins at 0."""
         self.begun_ms = begun_ms
+
+    def is_after(self, marker_epoch: int) -> bool:
+        """True if it is of a transaction after the one that a marker of this epoch ends. Where each transaction has an
+        epoch of its own, the marker has the epoch of the next one, whose first batch may have come before it."""
+        # rule C10/a-marker-ends-what-comes-after-it
+        return self.producer_epoch > marker_epoch or (self.begins_at_0 and self.producer_epoch == marker_epoch)

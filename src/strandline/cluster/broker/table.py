@@ -34,6 +34,8 @@ from strandline.cluster.broker.handlers import (
     scram_credentials,
     topic_partitions,
     topics,
+    transactions,
+    write_markers,
 )
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema
@@ -53,6 +55,8 @@ _FAMILIES = (
     alter_configs,
     acls,
     producers,
+    write_markers,
+    transactions,
     coordinators,
     group_members,
     consumer_groups,

@@ -11,11 +11,11 @@ from strandline.cluster.broker.audit import Audit
 from strandline.cluster.broker.broker import Broker, BrokerParts
 from strandline.cluster.broker.config import StaticSetting
 from strandline.cluster.broker.listener import KafkaListener
-from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.node.audit_trail import audit_partitions_of, audit_trail_of
 from strandline.cluster.node.authorization import authorizer_of
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import listener_setting
+from strandline.cluster.node.coordinators import Coordinators
 from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.replica_feed import (
     ReplicaFeed,
@@ -40,7 +40,7 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import METADATA_FEATURE
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.disk import DiskError
-from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
+from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, ProducerId
 from strandline.proto.ports import UnaryHandler
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
@@ -84,15 +84,13 @@ class BrokerRole:
             on_change=self._tell_controller,
             tier=None if self.tier is None else self.tier.parts,
         )
-        self.groups = GroupCoordinator(
-            config.groups,
-            image=lambda: node.publisher.image,
-            replicas=self.replicas,
-            controller=self.channel,
-            clock=node.clock,
-            rng=node.rng,
+        self.coordinators = Coordinators(
+            node,
+            self.replicas,
+            self.channel,
+            broker_epoch=lambda: self.session.broker_epoch,
+            new_producer_id=self._new_producer_id,
         )
-        self.replicas.on_hosted(self.groups.runtime.on_hosted)
         self._feeding = False
         self._audit_partitions = audit_partitions_of(node, self.replicas, self.channel)
         self.audit_trail = audit_trail_of(config, self._audit_partitions, node.clock, node.believed)
@@ -105,7 +103,10 @@ class BrokerRole:
                 config=config.broker,
                 image=lambda: node.publisher.image,
                 replicas=self.replicas,
-                groups=self.groups,
+                groups=self.coordinators.groups,
+                transactions=self.coordinators.transactions,
+                verifier=self.coordinators.verifier,
+                marker_writer=self.coordinators.marker_writer,
                 controller=self.channel,
                 quorum=node.quorum,
                 configs=self.resolver,
@@ -119,18 +120,7 @@ class BrokerRole:
                 supported=node.publisher.supported,
             )
         )
-        sasl = NodeSasl(node)
-        self.listeners = [
-            KafkaListener(
-                self.kafka,
-                name=listener.name,
-                endpoint=listener.endpoint,
-                config=config.listener,
-                tls=node.tls.of(listener.name),
-                sasl=sasl.of(listener.name),
-            )
-            for listener in config.client_listeners
-        ]
+        self.listeners = self._make_listeners()
         self._audit = Audit(self.audit_trail)
         if self.audit_trail is not None:
             for kafka in self.listeners:
@@ -141,6 +131,20 @@ class BrokerRole:
         self._serving: asyncio.Task[None] | None = None
         self.session: BrokerSession
         self._feed = ReplicaFeed(config.node, self.resolver, self.replicas)
+
+    def _make_listeners(self) -> list[KafkaListener]:
+        sasl = NodeSasl(self._node)
+        return [
+            KafkaListener(
+                self.kafka,
+                name=listener.name,
+                endpoint=listener.endpoint,
+                config=self._node.config.listener,
+                tls=self._node.tls.of(listener.name),
+                sasl=sasl.of(listener.name),
+            )
+            for listener in self._node.config.client_listeners
+        ]
 
     async def bind(self) -> None:
         """Open those of the clients' listeners that shall take any free port, for the registration tells it.
@@ -210,13 +214,17 @@ class BrokerRole:
         self.replicas.set_broker_epoch(broker_epoch)
         self.kafka.registered()
 
+    async def _new_producer_id(self) -> ProducerId:
+        """A producer id that nobody has had."""
+        return await self.kafka.next_producer_id()
+
     def _tell_controller(self) -> None:
         """Send a heartbeat that does not wait: a replica failed or has no leader, or a disk is full."""
         self.session.wake()
 
     def unary_handlers(self) -> dict[str, UnaryHandler]:
         """Handlers that the node's internal listener has to serve for other brokers."""
-        return self._audit_partitions.handlers()
+        return {**self._audit_partitions.handlers(), **self.coordinators.handlers()}
 
     async def wait_ready(self) -> None:
         """Return once the controller has unfenced this broker."""
@@ -243,6 +251,7 @@ class BrokerRole:
         for listener in self.listeners:
             await listener.close()
         self.kafka.close()
+        self.coordinators.markers.close()
         self._audit.close()
         if self.audit_trail is not None:
             if clean:
@@ -289,7 +298,7 @@ class BrokerRole:
         self.replicas.directories.set_strays_aside(assigned, knows_topics=knows_topics(image))  # rule B17/strays-stay
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
-        self._node.publisher.subscribe(self.groups.on_metadata)
+        self.coordinators.follow()
         self._node.publisher.subscribe(self.kafka.on_metadata)
         self._serving = spawn(self._serve(), self._node.fatal)
 
