@@ -15,18 +15,27 @@ from dataclasses import dataclass, field
 import pytest
 
 from strandline.chaos.sim.seeds import split
-from strandline.log.batch import decode_records, iter_batches
+from strandline.log.batch import Record, build_batch, decode_records, iter_batches
+from strandline.log.config import LogConfig
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, TopicPartition
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import Append, AppendDone
-from strandline.replica.states import ReadOutcome
-from tests.replica.helpers import batch
+from strandline.replica.states import ReadOutcome, ReplicaConfig
 from tests.replica.simulated import SimCluster
 from tests.replica.test_simulated import heal, restart, trouble, whole
-from tests.replica.transactional import Transactional, shown
+from tests.replica.transactional import Transactional, key_of, shown
 
 ROUNDS = 10
+COMPACTED = LogConfig(
+    segment_bytes=2_000,
+    index_interval_bytes=200,
+    compacted=True,
+    retention_ms=-1,
+    file_delete_delay_ms=0,
+    min_cleanable_dirty_ratio=0.1,
+    delete_retention_ms=300,
+)
 
 
 @dataclass
@@ -93,7 +102,7 @@ async def transact(cluster: SimCluster, tp: TopicPartition, number: int, told: D
         values: set[bytes] = set()
         good = True
         for part in range(rng.randint(1, 4)):
-            value = b"%d-%d-%d-" % (number, count, part) + b"." * rng.choice([1, 1, 200])
+            value = b"%d-%d-%d%d" % (number, count, part, rng.randrange(4)) + b"." * rng.choice([1, 1, 200])
             values.add(value)
             first = producer.sequence
             outcome = await asked(cluster, tp, lambda manager, done, value=value: write(manager, done, value))
@@ -118,7 +127,8 @@ async def transact(cluster: SimCluster, tp: TopicPartition, number: int, told: D
         count += 1
         plain = b"plain-%d-%d" % (number, count)
         told.committed.add(plain)
-        await asked(cluster, tp, lambda manager, done, plain=plain: manager.append(tp, batch(plain), -1, done) and None)
+        raw = build_batch([Record(0, 1_700_000_000_000, key_of(plain), plain)])
+        await asked(cluster, tp, lambda manager, done, raw=raw: manager.append(tp, memoryview(raw), -1, done) and None)
 
 
 async def consume(cluster: SimCluster, tp: TopicPartition, told: Decisions, stop: asyncio.Event) -> None:
@@ -142,12 +152,14 @@ async def consume(cluster: SimCluster, tp: TopicPartition, told: Decisions, stop
             broker.run(read)
 
 
-async def scenario(cluster: SimCluster, seed: int) -> Decisions:
+async def scenario(cluster: SimCluster, seed: int, compacted: LogConfig | None = None) -> Decisions:
     told, stop, stop_writing = Decisions(), asyncio.Event(), asyncio.Event()
     for broker in cluster.brokers.values():
         broker.start()
     await cluster.world.sleep_ms(200)
     [tp] = cluster.create(1)
+    if compacted is not None:
+        cluster.controller.change(tp, log_config=compacted)
     sessions = asyncio.ensure_future(cluster.keep_sessions())
     writers = [asyncio.ensure_future(transact(cluster, tp, number, told, stop_writing)) for number in range(3)]
     reader = asyncio.ensure_future(consume(cluster, tp, told, stop))
@@ -165,14 +177,15 @@ async def scenario(cluster: SimCluster, seed: int) -> Decisions:
         raise AssertionError([broker.manager and broker.manager.hosted() for broker in cluster.brokers.values()])
     stop.set()
     await reader
-    check(cluster, tp, told)
+    check(cluster, tp, told, is_compacted=compacted is not None)
     sessions.cancel()
     return told
 
 
-def check(cluster: SimCluster, tp: TopicPartition, told: Decisions) -> None:
-    """The end: nothing is open anywhere, and a reader of any replica is shown what was committed, once."""
-    everything: list[list[tuple[int, bytes]]] = []
+def check(cluster: SimCluster, tp: TopicPartition, told: Decisions, *, is_compacted: bool) -> None:
+    """The end: nothing is open anywhere, and a reader of any replica is shown what was committed, once; of each key the
+    last."""
+    everything: list[list[bytes]] = []
     for node in cluster.brokers:
         manager = cluster.manager(int(node))
         partition = manager.partition(tp)
@@ -180,22 +193,23 @@ def check(cluster: SimCluster, tp: TopicPartition, told: Decisions) -> None:
         assert partition.log is not None
         assert partition.log.open_transactions() == []
         assert partition.last_stable_offset == partition.high_watermark
-        found: list[tuple[int, bytes]] = []
+        found: list[bytes] = []
         offset = int(partition.log.log_start_offset)
         while offset < partition.high_watermark:
             outcome = manager.read(tp, offset, cluster.rng.choice([100, 3_000]), read_committed=True, any_replica=True)
             if outcome is not None:  # else its bytes are cold this time
                 told.take((manager, 1), outcome)
-                found += [(outcome.next_offset, value) for value in shown(outcome, offset)]
+                found += shown(outcome, offset)
                 offset = outcome.next_offset
         everything.append(found)
-    values = [value for _, value in everything[0]]
-    assert len(values) == len(set(values))
-    transactional = {value for value in told.committed if not value.startswith(b"plain")}
-    assert transactional <= set(values), "what was committed is lost"
-    assert {value for found in everything for _, value in found} == set(values)
-    for value in told.shown.values():
-        assert value in values
+    newest = {key_of(value): value for _, value in sorted(told.shown.items())}
+    for values in everything:
+        assert len(values) == len(set(values))
+        assert {key_of(value): value for value in values} == newest
+        if not is_compacted:
+            transactional = {value for value in told.committed if not value.startswith(b"plain")}
+            assert transactional <= set(values), "what was committed is lost"
+            assert set(told.shown.values()) <= set(values)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -206,6 +220,23 @@ def test_all_of_a_transaction_or_nothing(seed: int) -> None:
         told = await scenario(cluster, seed)
         assert told.shown
         assert told.aborted
+
+    cluster.play(play)
+    assert cluster.fatals == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_compaction_shows_nothing_that_was_aborted(seed: int) -> None:
+    """Each replica compacts by itself: the last committed value of each key stays, on all of them; an aborted one never
+    takes its place, nor comes to light because its marker or the index of it has gone first."""
+    cluster = SimCluster(seed, config=ReplicaConfig(replica_lag_time_max_ms=3_000, cleaner_backoff_ms=200))
+
+    async def play(cluster: SimCluster) -> None:
+        told = await scenario(cluster, seed, COMPACTED)
+        assert told.aborted
+        log = cluster.manager(1).partition(TopicPartition("t", 0)).log  # type: ignore[union-attr]
+        assert log is not None
+        assert log.cleaned_to > 0
 
     cluster.play(play)
     assert cluster.fatals == []
