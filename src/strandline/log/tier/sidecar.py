@@ -128,9 +128,7 @@ def encode_sidecar(
 ) -> bytes:
     """The whole object; `aborted`: by rising last offset. Raises ValueError for a part that is too large."""
     header = replace(header, aborted=len(aborted))
-    transactions = AbortedIndex()
-    transactions.entries += aborted
-    return _encoded(header, _whole(index), _whole(time_index) + _whole(transactions), producers)
+    return _encoded(header, _whole(index), _whole(time_index) + _whole(AbortedIndex(aborted)), producers)
 
 
 def _header_text(header: SidecarHeader) -> bytes:
