@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
@@ -19,14 +20,19 @@ from strandline.log.batch import Record, build_batch, decode_records, iter_batch
 from strandline.log.config import LogConfig
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, TopicPartition
+from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import Append, AppendDone
 from strandline.replica.states import ReadOutcome, ReplicaConfig
 from tests.replica.simulated import SimCluster
 from tests.replica.test_simulated import heal, restart, trouble, whole
+from tests.replica.tiered import CONFIG, NOTHING_STAYS
 from tests.replica.transactional import Transactional, key_of, shown
 
 ROUNDS = 10
+_MAY_BE = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.OFFSET_OUT_OF_RANGE)
+"""Answers of a follower whose metadata are older than its leader's."""
+TIERED = replace(NOTHING_STAYS, segment_bytes=2_000)
 COMPACTED = LogConfig(
     segment_bytes=2_000,
     index_interval_bytes=200,
@@ -139,12 +145,19 @@ async def consume(cluster: SimCluster, tp: TopicPartition, told: Decisions, stop
         partition = manager.partition(tp)
         if partition is None or partition.log is None or (partition.leader or partition.follower) is None:
             return
-        core = partition.leader or partition.follower
-        start = rng.randint(int(partition.log.log_start_offset), partition.high_watermark)
-        outcome = manager.read(tp, start, rng.choice([100, 500, 100_000]), read_committed=True, any_replica=True)
-        if outcome is not None:
+        core, start = partition.leader or partition.follower, partition.log_start_offset
+        offset, size = rng.randint(start, max(start, partition.high_watermark)), rng.choice([100, 500, 100_000])
+        outcome = manager.read(tp, offset, size, read_committed=True, any_replica=True)
+        if outcome is None and manager.tiering is not None:
+            spawn(cold(manager, core, offset, size), cluster.fatals.append)  # type: ignore[arg-type]
+        elif outcome is not None and outcome.error not in _MAY_BE:
             assert outcome.error is ErrorCode.NONE, outcome
             told.take((core, 0), outcome)
+
+    async def cold(manager: ReplicaManager, core: object, offset: int, size: int) -> None:
+        outcome = await manager.read_cold(tp, offset, size, read_committed=True, any_replica=True)
+        if outcome.error is ErrorCode.NONE:  # bounds are of when it began: they tell nothing of what is since
+            told.take((core, object()), outcome)
 
     while not stop.is_set():
         await cluster.world.sleep_ms(5)
@@ -152,14 +165,14 @@ async def consume(cluster: SimCluster, tp: TopicPartition, told: Decisions, stop
             broker.run(read)
 
 
-async def scenario(cluster: SimCluster, seed: int, compacted: LogConfig | None = None) -> Decisions:
+async def scenario(cluster: SimCluster, seed: int, config: LogConfig | None = None) -> Decisions:
     told, stop, stop_writing = Decisions(), asyncio.Event(), asyncio.Event()
     for broker in cluster.brokers.values():
         broker.start()
     await cluster.world.sleep_ms(200)
     [tp] = cluster.create(1)
-    if compacted is not None:
-        cluster.controller.change(tp, log_config=compacted)
+    if config is not None:
+        cluster.controller.change(tp, log_config=config)
     sessions = asyncio.ensure_future(cluster.keep_sessions())
     writers = [asyncio.ensure_future(transact(cluster, tp, number, told, stop_writing)) for number in range(3)]
     reader = asyncio.ensure_future(consume(cluster, tp, told, stop))
@@ -177,12 +190,12 @@ async def scenario(cluster: SimCluster, seed: int, compacted: LogConfig | None =
         raise AssertionError([broker.manager and broker.manager.hosted() for broker in cluster.brokers.values()])
     stop.set()
     await reader
-    check(cluster, tp, told, is_compacted=compacted is not None)
+    await check(cluster, tp, told, is_compacted=config is not None and config.compacted)
     sessions.cancel()
     return told
 
 
-def check(cluster: SimCluster, tp: TopicPartition, told: Decisions, *, is_compacted: bool) -> None:
+async def check(cluster: SimCluster, tp: TopicPartition, told: Decisions, *, is_compacted: bool) -> None:
     """The end: nothing is open anywhere, and a reader of any replica is shown what was committed, once; of each key the
     last."""
     everything: list[list[bytes]] = []
@@ -194,13 +207,15 @@ def check(cluster: SimCluster, tp: TopicPartition, told: Decisions, *, is_compac
         assert partition.log.open_transactions() == []
         assert partition.last_stable_offset == partition.high_watermark
         found: list[bytes] = []
-        offset = int(partition.log.log_start_offset)
+        offset = partition.log_start_offset
         while offset < partition.high_watermark:
-            outcome = manager.read(tp, offset, cluster.rng.choice([100, 3_000]), read_committed=True, any_replica=True)
-            if outcome is not None:  # else its bytes are cold this time
-                told.take((manager, 1), outcome)
-                found += shown(outcome, offset)
-                offset = outcome.next_offset
+            size = cluster.rng.choice([100, 3_000])
+            ask = partial(manager.read_cold, tp, offset, size, read_committed=True, any_replica=True)
+            outcome = await cluster.inside(int(node), ask)
+            assert outcome.error is ErrorCode.NONE, outcome
+            told.take((manager, 1), outcome)
+            found += shown(outcome, offset)
+            offset = outcome.next_offset
         everything.append(found)
     newest = {key_of(value): value for _, value in sorted(told.shown.items())}
     for values in everything:
@@ -237,6 +252,22 @@ def test_compaction_shows_nothing_that_was_aborted(seed: int) -> None:
         log = cluster.manager(1).partition(TopicPartition("t", 0)).log  # type: ignore[union-attr]
         assert log is not None
         assert log.cleaned_to > 0
+
+    cluster.play(play)
+    assert cluster.fatals == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_object_store_holds_decided_transactions_alone(seed: int) -> None:
+    """Closed segments leave the disks as soon as they may; readers go from the store to the disks and back."""
+    config = ReplicaConfig(replica_lag_time_max_ms=3_000, retention_check_interval_ms=500)
+    cluster = SimCluster(seed, config=config)
+    cluster.tier_config = CONFIG
+
+    async def play(cluster: SimCluster) -> None:
+        told = await scenario(cluster, seed, TIERED)
+        assert told.aborted
+        assert cluster.controller.state(TopicPartition("t", 0)).tier.end_offset > 0
 
     cluster.play(play)
     assert cluster.fatals == []
