@@ -40,7 +40,7 @@ COMPACTED = LogConfig(
     retention_ms=-1,
     file_delete_delay_ms=0,
     min_cleanable_dirty_ratio=0.1,
-    delete_retention_ms=300,
+    delete_retention_ms=10_000,  # longer than a replica is away: it would not get the markers that went meanwhile
 )
 
 
