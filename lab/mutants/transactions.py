@@ -47,6 +47,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_PRODUCERS}::test_epochs_run_out_while_a_transaction_times_out",
     ),
     one_change(
+        "a-producer-is-given-the-epoch-of-markers",
+        "C4: the epoch beyond the last one is of markers alone",
+        always(),
+        f"{_PRODUCERS}::test_epochs_run_out_while_a_transaction_times_out",
+    ),
+    one_change(
         "older-epoch-adds-partitions",
         "C4: an older epoch adds nothing to a transaction",
         never(),
