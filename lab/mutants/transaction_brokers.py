@@ -6,7 +6,7 @@ from lab.mutants.mutant import Mutant, always, never, one_change, part, removed,
 
 _ORDERS = "tests/cluster/transactions/test_marker_orders.py"
 _MARKERS = "tests/cluster/transactions/test_markers.py"
-_WIRE = "tests/cluster/broker/test_produce_transactions.py"
+_WIRE = "tests/cluster/broker/test_kafka_transactions.py"
 _TOLD = "tests/cluster/broker/test_first_appends.py"
 
 TABLE: tuple[Mutant, ...] = (
