@@ -6,6 +6,7 @@ from lab.mutants.mutant import Mutant, always, condition, dropped, never, one_ch
 
 _ENDS = "tests/cluster/transactions/test_ends.py"
 _PRODUCERS = "tests/cluster/transactions/test_producers.py"
+_DECISIONS = "tests/schedules/groups/test_decisions.py"
 _TRANSACTIONS = "tests/cluster/transactions/test_transactions.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -94,6 +95,12 @@ TABLE: tuple[Mutant, ...] = (
         never(),
         f"{_TRANSACTIONS}::test_120_each_coordinator_orders_the_markers_again",
         f"{_TRANSACTIONS}::test_121_a_decision_without_partitions_is_completed_after_a_failover",
+    ),
+    one_change(
+        "late-decision-is-forgotten",
+        "C14: a decision that is committed after its client was told an error is carried out",
+        always(),
+        f"{_DECISIONS}::test_a_decision_that_is_committed_late_is_carried_out",
     ),
     one_change(
         "completion-of-another-transaction",
