@@ -1,4 +1,4 @@
-"""Mutants of rules C4, C14 and C15: the coordinator of transactions."""
+"""Mutants of rules C4, C14 and C15 (and one of A20): the coordinator of transactions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from lab.mutants.mutant import Mutant, always, condition, dropped, never, one_ch
 _ENDS = "tests/cluster/transactions/test_ends.py"
 _PRODUCERS = "tests/cluster/transactions/test_producers.py"
 _DECISIONS = "tests/schedules/groups/test_decisions.py"
+_WIRE = "tests/cluster/broker/test_transactions_wire.py"
 _TRANSACTIONS = "tests/cluster/transactions/test_transactions.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -88,6 +89,24 @@ TABLE: tuple[Mutant, ...] = (
         "C4: the epoch before is in the log (KAFKA-20310)",
         part("value", "value and value._replace(last_epoch=NO_EPOCH)"),
         f"{_ENDS}::test_kafka_20310_a_retry_after_a_failover_is_answered[behind its completion]",
+    ),
+    one_change(
+        "partitions-are-added-one-by-one",
+        "C4: partitions are added to a transaction all or none",
+        never(),
+        f"{_WIRE}::test_partitions_are_added_all_or_none",
+    ),
+    one_change(
+        "markers-in-topics-of-the-cluster",
+        "C4: no client has a topic of the cluster itself in its transaction",
+        never(),
+        f"{_WIRE}::test_partitions_are_added_all_or_none",
+    ),
+    one_change(
+        "transactions-are-listed-to-all",
+        "A20: who may not describe a transactional id does not see it listed",
+        value("wanted"),
+        "tests/cluster/broker/test_acl_walk.py::test_a_principal_with_nothing_learns_and_changes_nothing",
     ),
     one_change(
         "markers-are-not-ordered-again",
