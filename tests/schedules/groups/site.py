@@ -51,8 +51,10 @@ VERSIONS = {
     "offset_fetch": (Api.OFFSET_FETCH, 5),
     "offset_commit_of_epochs": (Api.OFFSET_COMMIT, 9),
     "consumer_group_heartbeat": (Api.CONSUMER_GROUP_HEARTBEAT, 1),
+    "produce_11": (Api.PRODUCE, 11),
+    "produce_12": (Api.PRODUCE, 12),
 }
-FLEXIBLE = ("offset_commit_of_epochs", "consumer_group_heartbeat")
+FLEXIBLE = ("offset_commit_of_epochs", "consumer_group_heartbeat", "produce_11", "produce_12")
 """The others have plain headers."""
 
 
