@@ -156,7 +156,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(10):
         while not holds():
             await asyncio.sleep(0.002)
 
