@@ -252,3 +252,9 @@ class Verification:
         self.begins_at_0 = begins_at_0
         """The epoch is the transaction's own (KIP-890): a producer of which nothing is known begins at 0."""
         self.begun_ms = begun_ms
+
+    def is_after(self, marker_epoch: int) -> bool:
+        """True if it is of a transaction after the one that a marker of this epoch ends. Where each transaction has an
+        epoch of its own, the marker has the epoch of the next one, whose first batch may have come before it."""
+        # rule C10/a-marker-ends-what-comes-after-it
+        return self.producer_epoch > marker_epoch or (self.begins_at_0 and self.producer_epoch == marker_epoch)
