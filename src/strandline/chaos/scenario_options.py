@@ -18,6 +18,12 @@ from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import WorldConfig
 from strandline.chaos.tiered import SERVICES_BESIDE, TIERED_SHARE, TieredOptions
+from strandline.chaos.transacting.options import (
+    BESIDE_TRANSACTIONS,
+    NODE_BESIDE_TRANSACTIONS,
+    TRANSACTING_SHARE,
+    TransactionOptions,
+)
 from strandline.chaos.users.options import BESIDE_USERS, NODE_BESIDE_USERS, USERS_SHARE, UserOptions
 from strandline.chaos.workload import WorkloadOptions
 from strandline.log.config import INT64_MAX
@@ -110,6 +116,7 @@ class ScenarioOptions:
     secured: SecuredOptions | None = None
     tiered: TieredOptions | None = None
     restored: RestoredOptions | None = None
+    transactions: TransactionOptions | None = None
 
     @classmethod
     def draw(cls, seed: int, *, tiered: bool = False) -> ScenarioOptions:
@@ -196,7 +203,8 @@ class ScenarioOptions:
             drawn.node |= drawn.secured.node
         if tiered or tier_rng.random() < TIERED_SHARE:
             drawn = drawn._draw_tiered(tier_rng, split(seed, "restored"))
-        return drawn._draw_dates(split(seed, "dates"))
+        drawn = drawn._draw_dates(split(seed, "dates"))
+        return drawn._draw_transactions(split(seed, "transactions"))
 
     def _draw_users(self, rng: random.Random) -> ScenarioOptions:
         if rng.random() >= USERS_SHARE:
@@ -204,6 +212,17 @@ class ScenarioOptions:
         drawn = override(self, {} if self.services is not None else BESIDE_USERS)
         drawn.users = UserOptions.draw(rng)
         drawn.node = NODE_BESIDE_USERS | drawn.node
+        return drawn
+
+    def _draw_transactions(self, rng: random.Random) -> ScenarioOptions:
+        """Transactional clients, where no other clients but the plain ones are, and nodes of one build."""
+        beside = self.services or self.users or self.secured or self.restored or self.older
+        one_may_have_all = self.workload.topic_configs["min.insync.replicas"] == "1" or "flush.policy" in self.node
+        if rng.random() >= TRANSACTING_SHARE or beside or one_may_have_all:
+            return self
+        drawn = override(self, BESIDE_TRANSACTIONS)
+        drawn.transactions = TransactionOptions.draw(rng)
+        drawn.node = NODE_BESIDE_TRANSACTIONS | drawn.node
         return drawn
 
     def _draw_tiered(self, rng: random.Random, restored_rng: random.Random) -> ScenarioOptions:
