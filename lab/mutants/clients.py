@@ -11,6 +11,7 @@ _ACCUMULATOR = "tests/client/test_accumulator.py"
 _FUTURES = "tests/client/test_futures.py"
 _TRUNCATIONS = "tests/schedules/clients/test_truncations.py"
 _TOPICS = "tests/client/test_producer_topics.py"
+_COMMITTED = "tests/client/test_read_committed.py"
 _BACKGROUND = "tests/client/test_background.py"
 _ANEW = "tests/schedules/clients/test_topics_made_anew.py"
 _INTERRUPTS = "tests/client/test_interrupts.py"
@@ -195,6 +196,31 @@ TABLE: tuple[Mutant, ...] = (
         never(),
         f"{_TOPICS}::test_a_queue_that_is_made_again_repeats_no_sequence[0-idle]",
         f"{_TOPICS}::test_a_queue_that_is_made_again_repeats_no_sequence[0-hidden]",
+    ),
+    one_change(
+        "aborted-records-are-read",
+        "C18: a reader of committed records gets none of an aborted transaction",
+        value("False"),
+        f"{_COMMITTED}::test_aborted_records_and_markers_are_left_out[poll]",
+        f"{_COMMITTED}::test_aborted_records_and_markers_are_left_out[columns]",
+    ),
+    one_change(
+        "markers-are-records",
+        "C18: a marker is no record, of a committed transaction neither",
+        value("False"),
+        f"{_COMMITTED}::test_aborted_records_and_markers_are_left_out[poll]",
+    ),
+    one_change(
+        "an-abort-outlives-its-marker",
+        "C18: behind its abort marker a producer's next transaction is read",
+        removed(),
+        f"{_COMMITTED}::test_aborted_records_and_markers_are_left_out[poll]",
+    ),
+    one_change(
+        "damaged-markers-are-believed",
+        "C18: a marker that rotted is an error: it could show what was aborted",
+        removed(),
+        f"{_COMMITTED}::test_a_damaged_marker_is_told_with_its_place[poll]",
     ),
     one_change(
         "delayed-commit-signed-anew-over-tenures",

@@ -105,7 +105,7 @@ LOCKS: tuple[Mutant, ...] = (
     one_change(
         "a-directory-for-everybody",
         "A3: one process in a data directory",
-        part("disk.lock(path)", "type('NoLock', (), {'release': lambda self: None})()"),
+        part("take_directory(disk, path)", "type('NoLock', (), {'release': lambda self: None})()"),
         f"{_SCHEDULE_51}::test_51_two_processes_on_one_directory",
     ),
     one_change(

@@ -42,6 +42,18 @@ TABLE: tuple[Mutant, ...] = (
         f"{_MACHINE}::test_a_level_that_cannot_be_left_is_not[UNSAFE_DOWNGRADE]",
     ),
     one_change(
+        "a-level-in-use-is-left",
+        "A33: a level of which something is written is not left",
+        value("False"),
+        f"{_MACHINE}::test_a_level_of_which_something_is_written_is_not_left[SAFE_DOWNGRADE]",
+    ),
+    one_change(
+        "an-unsafe-downgrade-leaves-any-level",
+        "A33: an unsafe downgrade of metadata.version leaves no level that cannot be left",
+        value("()"),
+        f"{_MACHINE}::test_a_level_of_which_something_is_written_is_not_left[UNSAFE_DOWNGRADE]",
+    ),
+    one_change(
         "a-safe-downgrade-loses-levels",
         "A33: a safe downgrade loses nothing",
         never(),
@@ -66,9 +78,58 @@ TABLE: tuple[Mutant, ...] = (
         "tests/client/test_misrouted.py::test_a_misrouted_client_writes_to_nobody_else_and_finds_the_broker",
     ),
     one_change(
+        "an-address-that-is-advertised-is-no-bootstrap-address",
+        "B42: where others answer at the bootstrap addresses than were advertised, they say who the brokers are now",
+        removed(),
+        "tests/client/test_misrouted.py::test_a_cluster_made_anew_at_the_same_addresses_is_found",
+    ),
+    one_change(
+        "what-leads-to-another-cluster-stays-open",
+        "B42: a client that goes on with another cluster closes its connections to the one before",
+        never(),
+        "tests/client/test_misrouted.py::test_what_leads_to_a_cluster_that_is_left_is_closed",
+    ),
+    one_change(
+        "a-bootstrap-connection-is-whoever-is-wanted",
+        "B42: a connection that was made by a bootstrap address is taken for no broker that was not asked for over it",
+        removed(),
+        "tests/client/test_misrouted.py::test_a_bootstrap_connection_is_not_taken_for_a_broker_that_is_elsewhere",
+    ),
+    one_change(
+        "who-is-sent-away-asks-there-again",
+        "B42: a client that is told to asks the bootstrap addresses, and the one that told it last",
+        removed(),
+        "tests/client/test_misrouted.py::test_a_client_that_is_sent_away_asks_another_bootstrap_address",
+    ),
+    one_change(
         "log-of-a-level-that-was-left",
         "A35: behind a change of the level a snapshot is taken, where builds that do not know the level begin",
         removed(),
         "tests/cluster/node/test_levels.py::test_the_build_from_before_starts_where_the_level_was_lowered_again",
+    ),
+    one_change(
+        "newer-files-are-taken-for-damage",
+        "B35: who takes a directory looks for files of a newer build, and changes nothing where there is one",
+        removed(),
+        "tests/log/test_formats.py::test_a_newer_file_is_refused_and_nothing_changes[incarnations-in place]",
+        "tests/chaos/test_newer_files.py",
+    ),
+    one_change(
+        "a-rotten-version-counts",
+        "B35: a newer version counts only where its checksum holds",
+        never(),
+        "tests/log/test_formats.py::test_a_rotten_head_is_damage_and_refuses_nothing[incarnations]",
+    ),
+    one_change(
+        "what-was-moved-away-is-not-looked-at",
+        "B35: a file of a newer build is found under the name that a start gave to it",
+        value("name"),
+        "tests/log/test_formats.py::test_a_newer_file_is_refused_and_nothing_changes[incarnations-moved away]",
+    ),
+    one_change(
+        "newer-sidecars-are-taken-for-damage",
+        "B35: a stored segment of a newer build is left out of no restore",
+        never(),
+        "tests/log/tier/test_restoring.py::test_what_a_newer_build_stored_is_left_out_of_no_restore",
     ),
 )

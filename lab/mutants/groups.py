@@ -1,12 +1,13 @@
-"""Mutants of rules C7 to C9, groups: what a coordinator may know and tell."""
+"""Mutants of rules C7 to C9 and C17, groups: what a coordinator may know and tell."""
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, always, dropped, instead, never, one_change, part, removed, value
+from lab.mutants.mutant import Mutant, always, condition, dropped, instead, never, one_change, part, removed, value
 
 _SCHEDULES = "tests/schedules/groups/test_durable_state.py"
 _MOVES = "tests/cluster/groups/test_migration.py"
 _AS_KAFKA = "tests/cluster/groups/test_groups_as_kafka.py"
+_IN_TRANSACTIONS = "tests/cluster/groups/test_transactional_offsets.py"
 _HALFWAY = f"{_MOVES}::test_a_failover_in_the_middle_loses_nothing"
 
 TABLE: tuple[Mutant, ...] = (
@@ -121,5 +122,50 @@ TABLE: tuple[Mutant, ...] = (
         "C9: a static member changes its protocol without a rebalance (KIP-848, KIP-345)",
         dropped("draft.group.members[holder].classic is None"),
         f"{_MOVES}::test_a_static_member_changes_its_protocol_and_moves_nobody",
+    ),
+    one_change(
+        "older-generation-commits-in-a-transaction",
+        "C7: a producer of an older generation is fenced (KIP-447)",
+        condition("... and command.transaction is None"),
+        f"{_IN_TRANSACTIONS}::test_the_generation_fences",
+    ),
+    one_change(
+        "unstable-offset-is-told",
+        "C7: what an open transaction may replace is told to nobody who asks for stable offsets (KIP-447)",
+        never(),
+        f"{_IN_TRANSACTIONS}::test_an_offset_counts_with_the_commit_marker",
+    ),
+    one_change(
+        "pending-offset-outlives-a-later-one",
+        "C17: an offset behind a pending one counts, whatever the marker says later (KAFKA-14505)",
+        removed(),
+        f"{_IN_TRANSACTIONS}::test_kafka_14505_the_last_offset_in_the_log_counts",
+        f"{_IN_TRANSACTIONS}::test_what_counts_is_what_the_log_says",
+    ),
+    one_change(
+        "earlier-offset-committed-later-counts",
+        "C17: of two transactions the one counts that wrote last, not the one that ended last",
+        part("self._before(key, producer_id)", "[]"),
+        f"{_IN_TRANSACTIONS}::test_two_transactions_with_one_partition[8]",
+        f"{_IN_TRANSACTIONS}::test_what_counts_is_what_the_log_says",
+    ),
+    one_change(
+        "loading-goes-by-the-marker",
+        "C17: so it is where a log is loaded",
+        value("True"),
+        f"{_IN_TRANSACTIONS}::test_kafka_14505_the_last_offset_in_the_log_counts",
+        f"{_IN_TRANSACTIONS}::test_what_counts_is_what_the_log_says",
+    ),
+    one_change(
+        "group-of-an-open-transaction-is-deleted",
+        "C17: a group with pending offsets is not deleted",
+        never(),
+        f"{_IN_TRANSACTIONS}::test_a_group_of_pending_offsets_is_there",
+    ),
+    one_change(
+        "offset-of-an-open-transaction-expires",
+        "C17: pending offsets, and those that they may replace, do not expire (redpanda#31483)",
+        never(),
+        f"{_IN_TRANSACTIONS}::test_redpanda_31483_offsets_of_an_open_transaction_do_not_expire",
     ),
 )

@@ -26,7 +26,7 @@ RARE = {
     ".lock",
     "recovery-findings",
     *PLACES,
-    "bootstrap.checkpoint",
+    "bootstrap-records",
     "T-P/*.log",
     "__cluster_metadata-0/*.log",
 }

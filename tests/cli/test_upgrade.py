@@ -18,6 +18,8 @@ from strandline.proto.errors import ConfigError, KafkaError
 
 Run = Callable[..., Result]
 METADATA = "metadata.version"
+TRANSACTIONS = "transaction.version"
+FIRST = (f"{METADATA}=1", f"{TRANSACTIONS}=0")
 
 
 @pytest.fixture
@@ -34,27 +36,32 @@ def run(cluster: Any) -> Run:
 
 @pytest.fixture
 def level(cluster: Any) -> Iterator[Callable[[], int]]:
-    """The cluster's metadata.version; it is at the newest afterwards."""
+    """The cluster's metadata.version. Every level is at the newest before, and as it was afterwards."""
     with Admin(cluster.bootstrap) as admin:
+        was = admin.describe_features().finalized.get(TRANSACTIONS, 0)
 
         def newest() -> int:
             """Of the broker that has heard most."""
             told = [admin.describe_features(node) for node in (1, 2, 3)]
             return max(told, key=lambda one: one.epoch or -1).finalized[METADATA]
 
+        newest_levels = {METADATA: NEWEST_LEVEL, TRANSACTIONS: OWN_LEVELS[TRANSACTIONS].last}
+        admin.update_features(newest_levels)
         yield newest
-        admin.update_features({METADATA: NEWEST_LEVEL})
+        admin.update_features(newest_levels)
+        if was != newest_levels[TRANSACTIONS]:
+            admin.update_features({TRANSACTIONS: was}, downgrade="safe")
 
 
 def test_down_and_up_again(run: Run, level: Callable[[], int]) -> None:
     """Each step first as a dry run that changes nothing."""
     assert level() == NEWEST_LEVEL
     assert "nothing to finalize" in run("check").stdout
-    dry = run("downgrade", f"{METADATA}=1", "--dry-run").stdout
+    dry = run("downgrade", *FIRST, "--dry-run").stdout
     assert f"{METADATA} would go from 2 to 1." in dry
     assert "It can be left again: safe while" in dry
     assert level() == NEWEST_LEVEL
-    assert f"{METADATA} went from 2 to 1." in run("downgrade", f"{METADATA}=1").stdout
+    assert f"{METADATA} went from 2 to 1." in run("downgrade", *FIRST).stdout
     assert level() == 1
     [row] = [line for line in run("status").stdout.splitlines() if METADATA in line]
     assert row.split() == [METADATA, "1", "1", "to", "2", "1", "to", "2", "1", "to", "2", "2"]
@@ -64,7 +71,9 @@ def test_down_and_up_again(run: Run, level: Callable[[], int]) -> None:
     assert "would go from 1 to 2" in run("finalize", "--dry-run").stdout
     assert level() == 1
     done = json.loads(run("finalize", "--output", "json").stdout)
-    assert done == {"dry_run": False, "levels": {METADATA: {"was": 1, "is": 2}}}
+    assert done == {
+        "dry_run": False, "levels": {METADATA: {"was": 1, "is": 2}, TRANSACTIONS: {"was": 0, "is": 2}}
+    }  # fmt: skip
     assert level() == 2
     assert "is at 2 already" in run("finalize", f"{METADATA}=2").stdout
     assert "nothing to finalize" in run("finalize").stdout
@@ -75,7 +84,7 @@ def test_status_as_json(run: Run, level: Callable[[], int]) -> None:
     told = json.loads(run("status", "-o", "json").stdout)
     assert told["finalized"] == {
         "eligible.leader.replicas.version": 1, "group.version": 1, "kraft.version": 0, METADATA: level(),
-        "transaction.version": 0,
+        TRANSACTIONS: 2,
     }  # fmt: skip
     assert set(told["nodes"]) == {"1", "2", "3"}
     known = {name: list(levels) for name, levels in OWN_LEVELS.items()}
@@ -98,7 +107,7 @@ def test_the_client_tells_and_changes_levels(cluster: Any) -> None:
         assert told.supported == {name: tuple(levels) for name, levels in OWN_LEVELS.items()}
         assert told.epoch is not None
         with pytest.raises(KafkaError) as caught:
-            admin.update_features({"transaction.version": 2}, dry_run=True)
+            admin.update_features({"kraft.version": 1}, dry_run=True)
         assert caught.value.code is ErrorCode.INVALID_UPDATE_VERSION
         with pytest.raises(ConfigError, match="no, safe or unsafe"):
             admin.update_features({METADATA: 1}, downgrade="perhaps")  # type: ignore[arg-type]

@@ -72,6 +72,11 @@ class ScriptedCluster:
     next_producer_id: int = 1000
     appended: asyncio.Event = field(default_factory=asyncio.Event)
     advertised: dict[int, tuple[str, int]] = field(default_factory=dict)
+    cluster_id: str = CLUSTER
+    connections: dict[asyncio.StreamWriter, set[Api]] = field(default_factory=dict)
+    """Connections of clients that are open, and what came over each."""
+    send_away: set[int] = field(default_factory=set)
+    """Brokers that answer Metadata with REBOOTSTRAP_REQUIRED."""
     misrouted: int = 0
     """Connections of clients that wanted to reach another broker."""
     silent_nodes: set[int] = field(default_factory=set)
@@ -106,6 +111,14 @@ class ScriptedCluster:
         """From now on this broker tells clients who leads now, whatever comes."""
         self.deaf_nodes[node] = {where: (part.leader, part.epoch) for where, part in self.partitions.items()}
 
+    def become(self, cluster_id: str, *, keep: Api | None = None) -> None:
+        """Be another cluster with the same topics and addresses; connections to the one before break, but those over
+        which requests of this kind came."""
+        self.cluster_id = cluster_id
+        for writer, apis in list(self.connections.items()):
+            if keep not in apis:
+                writer.close()
+
     async def keep_records(self) -> None:
         """Read every log whole, while its disk is still there."""
         for where, part in self.partitions.items():
@@ -123,10 +136,12 @@ class ScriptedCluster:
         await asyncio.get_running_loop().create_future()
 
     async def _serve(self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        apis = self.connections.setdefault(writer, set())
         try:
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 frame = await reader.readexactly(size)
+                apis.add(Api(int.from_bytes(frame[:2])))
                 answer = await self._answer(node, frame)
                 if answer is None:
                     return
@@ -135,6 +150,7 @@ class ScriptedCluster:
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:
+            del self.connections[writer]
             writer.close()
 
     async def _answer(self, node: int, frame: bytes) -> bytes | None:
@@ -150,7 +166,8 @@ class ScriptedCluster:
         assert low <= version <= high, f"{api.name} v{version} was not offered"
         if api is Api.API_VERSIONS:
             asked = schema.request(api, version).decode(body)
-            misrouted = version >= 5 and asked.node_id >= 0 and (asked.cluster_id, asked.node_id) != (CLUSTER, node)
+            wanted = (asked.cluster_id, asked.node_id) if version >= 5 and asked.node_id >= 0 else None
+            misrouted = wanted is not None and wanted != (self.cluster_id, node)
             self.misrouted += misrouted
             return header + self._versions(version, ErrorCode.REBOOTSTRAP_REQUIRED if misrouted else ErrorCode.NONE)
         request = schema.request(api, version).decode(body)
@@ -173,8 +190,9 @@ class ScriptedCluster:
             host, port = self.advertised.get(number, (HOST, FIRST_PORT + number))
             brokers.append({"node_id": number, "host": host, "port": port, "rack": None})
         return {
-            "throttle_time": 0, "brokers": brokers, "cluster_id": CLUSTER, "controller_id": 1,
-            "topics": [self._topic(node, name) for name in names], "error_code": 0,
+            "throttle_time": 0, "brokers": brokers, "cluster_id": self.cluster_id, "controller_id": 1,
+            "topics": [self._topic(node, name) for name in names],
+            "error_code": ErrorCode.REBOOTSTRAP_REQUIRED if node in self.send_away else ErrorCode.NONE,
         }  # fmt: skip
 
     def _topic(self, node: int, name: str) -> dict[str, Any]:

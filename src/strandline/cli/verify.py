@@ -56,7 +56,8 @@ def verified(directory: str) -> Verified:
     """Everything that is wrong in the directory, with a progress bar on standard error.
 
     Raises:
-        ConfigError: it is no data directory; DirectoryInUse: a node uses it, or has begun to meanwhile.
+        ConfigError: it is no data directory, or one of a newer build.
+        DirectoryInUse: a node uses it, or has begun to meanwhile.
         DiskError: it cannot be read.
     """
     path = str(Path(directory).absolute())
@@ -67,11 +68,13 @@ def verified(directory: str) -> Verified:
 def look_through(path: str) -> Verified:
     """Verify as `verified` does, for a caller that has the lock and keeps recovery quiet."""
     from strandline.cluster.node.inspection import QuorumInspection
+    from strandline.log.formats import refuse_newer
     from strandline.log.overlay import OverlayDisk
     from strandline.log.verify.directory import Verification
 
     clock = SystemClock()
     with progress("reading", "bytes") as report, closing(OverlayDisk(path)) as disk:
+        refuse_newer(disk, path)
         return Verification(disk, path, clock, report, QuorumInspection(clock)).run()
 
 

@@ -139,13 +139,16 @@ class AbortedTransactions:
         while self._coming and self._coming[0][1] <= header.last_offset:
             self._dead.add(self._coming.popleft()[0])
         if header.is_control:
-            if header.producer_id in self._dead and _marker_type(batch) == _ABORT:
-                self._dead.discard(header.producer_id)
-            return True
+            if header.producer_id in self._dead and _marker_type(header, batch) == _ABORT:
+                self._dead.discard(header.producer_id)  # rule C18/an-abort-outlives-its-marker
+            return True  # rule C18/markers-are-records
+        # rule C18/aborted-records-are-read
         return header.is_transactional and header.producer_id in self._dead
 
 
-def _marker_type(batch: memoryview) -> int:
+def _marker_type(header: BatchHeader, batch: memoryview) -> int:
+    """Raises KafkaError: CORRUPT_MESSAGE."""
+    check_content(header, batch)  # rule C18/damaged-markers-are-believed
     records = decode_records(batch)
     key = records[0].key if records else None
     if key is None or len(key) < _CONTROL_KEY.size:
@@ -212,9 +215,14 @@ class Chunk:
         self.batches = deque(good_batches(records, high_watermark))
         self._filter = AbortedTransactions(aborted) if read_committed else None
 
-    def hides(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether the reader does not get to see a batch."""
-        return header.is_control if self._filter is None else self._filter.hides(header, batch)
+    def hides(self, partition: TopicPartition, header: BatchHeader, batch: memoryview) -> bool:
+        """Whether the reader does not get to see a batch. Raises KafkaError: a damaged marker, with its place."""
+        if self._filter is None:
+            return header.is_control
+        try:
+            return self._filter.hides(header, batch)
+        except KafkaError as error:
+            raise located(error, partition, header) from error
 
 
 class PartitionState:
@@ -375,18 +383,18 @@ class PartitionState:
                 continue
             header, batch = chunk.batches[0]
             assert self.position is not None
-            if not chunk.hides(header, batch) and header.last_offset >= self.position:
-                of = (self.partition, header.timestamp_type, header.leader_epoch)
-                if not parts or parts[-1][:3] != of:
-                    parts.append(Part(*of, RecordColumns.empty()))
-                columns = parts[-1].columns
-                size -= columns.size_bytes
-                try:
+            try:
+                if not chunk.hides(self.partition, header, batch) and header.last_offset >= self.position:
+                    of = (self.partition, header.timestamp_type, header.leader_epoch)
+                    if not parts or parts[-1][:3] != of:
+                        parts.append(Part(*of, RecordColumns.empty()))
+                    columns = parts[-1].columns
+                    size -= columns.size_bytes
                     rows += add_columns(columns, self.partition, header, batch, self.position, check_crcs=check_crcs)
-                except KafkaError as error:
-                    self.error = error
-                    break
-                size += columns.size_bytes
+                    size += columns.size_bytes
+            except KafkaError as error:
+                self.error = error
+                break
             chunk.batches.popleft()
             self.position = max(self.position, header.next_offset)
             self._drop_if_empty(chunk)
@@ -444,7 +452,7 @@ class PartitionState:
             while chunk.batches:
                 header, batch = chunk.batches[0]
                 assert self.position is not None
-                hidden = chunk.hides(header, batch)
+                hidden = chunk.hides(self.partition, header, batch)
                 if header.last_offset >= self.position and not hidden:
                     records = consumer_records(self.partition, header, batch, self.position, check_crcs)
                 else:

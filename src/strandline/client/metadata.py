@@ -392,11 +392,13 @@ class Metadata:
         answer = await connection.call(Api.METADATA, values, timeout_ms)
         code = getattr(answer, "error_code", ErrorCode.NONE)
         if code is not ErrorCode.NONE:
+            if code is ErrorCode.REBOOTSTRAP_REQUIRED:  # KIP-1102
+                self.nodes = {}
+                self._network.sent_away(connection)  # rule B42/who-is-sent-away-asks-there-again
             raise KafkaError(code, f"{connection.endpoint} gave no metadata")
         self.nodes = nodes_of(answer)
-        self.cluster_id = self._network.cluster_id = getattr(
-            answer, "cluster_id", None
-        )  # brokers of another are others
+        self.cluster_id = getattr(answer, "cluster_id", None)
+        self._network.found(self.cluster_id, connection)
         asked = (node.node_id for node in self.nodes.values() if Endpoint(node.host, node.port) == connection.endpoint)
         return next(asked, None), answer
 

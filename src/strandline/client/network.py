@@ -171,6 +171,10 @@ class Expected(NamedTuple):
         return f"broker {self.node_id} of cluster {self.cluster_id}"
 
 
+class UnexpectedBroker(BrokerUnreachable):
+    """Another broker than the one that is advertised answers at an address, or one of another cluster."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """A connection that has settled its versions. Make one with `connect`."""
 
@@ -182,6 +186,8 @@ class Connection(asyncio.BufferedProtocol):
         """Error that closed it; None: it is open."""
         self.session_ms = 0
         """Milliseconds that the login holds; 0: as long as the connection."""
+        self.met: Expected | None = None
+        """Who was asked for when the versions were settled; None: it was made by a bootstrap address."""
         self.retired = False
         """Whether it was closed because its session ends, and nothing is wrong."""
         self._throttled_until = 0.0
@@ -339,6 +345,7 @@ class Connection(asyncio.BufferedProtocol):
             if answer.error_code != ErrorCode.NONE:
                 raise KafkaError(answer.error_code, f"{self.endpoint} answered ApiVersions so")
             self.versions = {key.api_key: VersionRange(key.min_version, key.max_version) for key in answer.api_keys}
+            self.met = expected
             return
 
     # -- asyncio.BufferedProtocol -----------------------------------------------------------------------------------
@@ -608,17 +615,12 @@ async def connect(
         raise BrokerUnreachable(str(endpoint), reason, advertised_by) from error
     timeout_ms = min(request_timeout_ms, setup_timeout_ms)
     try:
-        await connection.settle_versions(timeout_ms, expected)
+        await _settle(connection, timeout_ms, expected, advertised_by)
         if login is not None:
             connection.session_ms = await authenticate(connection, login, timeout_ms, token)
     except (Disconnected, ClientTimeout) as error:
         connection.close()
         raise BrokerUnreachable(str(endpoint), str(error), advertised_by) from error
-    except KafkaError as error:
-        connection.close()
-        if error.code is not ErrorCode.REBOOTSTRAP_REQUIRED or expected is None:
-            raise
-        raise BrokerUnreachable(str(endpoint), f"{expected} is not who answers there", advertised_by) from error
     except BaseException:
         connection.close()
         raise
@@ -626,6 +628,27 @@ async def connect(
     if connection.closed:  # behind its last answer, before anybody had it: `on_lost` was called for nobody
         raise BrokerUnreachable(str(endpoint), str(connection.lost_by), advertised_by)
     return connection
+
+
+async def _settle(
+    connection: Connection, timeout_ms: float, expected: Expected | None, advertised_by: str | None
+) -> None:
+    """Settle the versions, and that the broker is who is `expected`.
+
+    Raises:
+        UnexpectedBroker: another one answers.
+        BrokerUnreachable: the connection breaks.
+        ProtocolError, KafkaError: as `connect`.
+    """
+    try:
+        await connection.settle_versions(timeout_ms, expected)
+    except (Disconnected, ClientTimeout) as error:
+        raise BrokerUnreachable(str(connection.endpoint), str(error), advertised_by) from error
+    except KafkaError as error:
+        if error.code is not ErrorCode.REBOOTSTRAP_REQUIRED or expected is None:
+            raise
+        reason = f"{expected} is not who answers there"
+        raise UnexpectedBroker(str(connection.endpoint), reason, advertised_by) from error
 
 
 DATA = "data"
@@ -691,39 +714,65 @@ class Network:
 
     async def to_any(self, nodes: list[NodeInfo]) -> Connection:
         """A control connection to whichever broker answers: an open one first, then `nodes`, then the bootstrap list.
+        That may have the same addresses: where others answer than `nodes`, they are asked who the brokers are now.
 
         Raises:
             BrokerUnreachable: none of them answers; the message holds every address with its reason.
             AuthenticationFailed: one of them refuses this user.
             TokenUnavailable: there is nothing to log in with.
         """
-        for node in nodes:
-            connection = self.ready(node, CONTROL)
+        for known in nodes:
+            connection = self.ready(known, CONTROL)
             if connection is not None:
                 return connection
         advertised = {Endpoint(node.host, node.port): node for node in nodes}
-        candidates = list(advertised)
-        self._rng.shuffle(candidates)
-        candidates += [endpoint for endpoint in self.bootstrap if endpoint not in advertised]
-        reasons: list[str] = []
-        for endpoint in candidates:
+        shuffled = list(advertised)
+        self._rng.shuffle(shuffled)
+        candidates: deque[tuple[Endpoint, NodeInfo | None]] = deque((each, advertised[each]) for each in shuffled)
+        candidates.extend((endpoint, None) for endpoint in self.bootstrap if endpoint not in advertised)
+        reasons: dict[Endpoint, str] = {}
+        while candidates:
+            endpoint, node = candidates.popleft()
             try:
-                return await self._get(endpoint, CONTROL, advertised.get(endpoint))
+                return await self._get(endpoint, CONTROL, node)
             except StrandlineError as error:
                 if isinstance(error, ClosedError | AuthenticationFailed | TokenUnavailable):
                     raise
-                reasons.append(error.reason if isinstance(error, BrokerUnreachable) else str(error))
-        names = ", ".join(str(endpoint) for endpoint in candidates)
-        if len(set(reasons)) == 1:
-            why = reasons[0]
+                if isinstance(error, UnexpectedBroker) and node is not None and endpoint in self.bootstrap:
+                    candidates.append(
+                        (endpoint, None)
+                    )  # rule B42/an-address-that-is-advertised-is-no-bootstrap-address
+                reasons[endpoint] = error.reason if isinstance(error, BrokerUnreachable) else str(error)
+        names = ", ".join(map(str, reasons))
+        if len(set(reasons.values())) == 1:
+            why = next(iter(reasons.values()))
         else:
-            why = "; ".join(f"{endpoint}: {reason}" for endpoint, reason in zip(candidates, reasons, strict=True))
+            why = "; ".join(f"{endpoint}: {reason}" for endpoint, reason in reasons.items())
         raise BrokerUnreachable(names, why, "Is the cluster running, and is this its client listener?")
 
     def backoff_ms(self, node: NodeInfo) -> float:
         """Milliseconds until a new connection to a broker may be tried; 0: now."""
         backoff = self._backoffs.get(Endpoint(node.host, node.port))
         return 0.0 if backoff is None else max(0.0, backoff.until_ms - self._clock.monotonic_ms())
+
+    def found(self, cluster_id: str | None, told_by: Connection) -> None:
+        """Expect the brokers of this cluster from now on; connections to those of another are closed."""
+        if self.cluster_id is not None and cluster_id is not None and cluster_id != self.cluster_id:
+            logs.network.warning(
+                "%s belongs to cluster %s, and this client knew brokers of cluster %s: it goes on there",
+                told_by.endpoint, cluster_id, self.cluster_id,
+            )  # fmt: skip
+            for connection in list(self._open.values()):
+                if connection is not told_by:  # rule B42/what-leads-to-another-cluster-stays-open
+                    connection.close()
+        self.cluster_id = cluster_id
+
+    def sent_away(self, connection: Connection) -> None:
+        """Close a connection whose broker wants the bootstrap addresses to be asked; its own is the last of them."""
+        connection.close()
+        if connection.endpoint in self.bootstrap:
+            others = (endpoint for endpoint in self.bootstrap if endpoint != connection.endpoint)
+            self.bootstrap = (*others, connection.endpoint)
 
     async def close(self) -> None:
         """Close everything; requests that are out fail with Disconnected."""
@@ -745,10 +794,13 @@ class Network:
         key = _Key(endpoint, purpose)
         connection = self._open.get(key)
         if connection is not None:
+            await self._meet(connection, node)
             return connection
         task = self._opening.get(key)
         if task is None:
             backoff = self._backoffs.get(endpoint)
+            if backoff is not None and node is None and isinstance(backoff.error, UnexpectedBroker):
+                backoff = None  # whoever answers there will do
             if backoff is not None and self._clock.monotonic_ms() < backoff.until_ms:
                 raise backoff.error.with_traceback(None)
             task = asyncio.get_running_loop().create_task(self._open_new(key, node))
@@ -757,11 +809,30 @@ class Network:
         # Many callers wait for one attempt: one that is cancelled must not end it for the others.
         return await shared(task)
 
+    def _expected(self, node: NodeInfo | None) -> Expected | None:
+        """Who should answer where this broker is advertised; None: whoever does."""
+        if node is None or self.cluster_id is None or not self._config.metadata_cluster_check_enable:
+            return None
+        return Expected(self.cluster_id, node.node_id)  # rule B42/clients-take-whom-they-reach
+
+    async def _meet(self, connection: Connection, node: NodeInfo | None) -> None:
+        """Ask who answers, where a connection that was made by a bootstrap address is to be one to this broker.
+
+        Raises:
+            BrokerUnreachable: another one, and the connection is closed; or it breaks.
+        """
+        expected = self._expected(node)
+        if node is None or expected is None or connection.met == expected:
+            return
+        try:
+            # rule B42/a-bootstrap-connection-is-whoever-is-wanted
+            await _settle(connection, self._config.request_timeout_ms, expected, _advertised_by(node))
+        except UnexpectedBroker:
+            connection.close()
+            raise
+
     async def _open_new(self, key: _Key, node: NodeInfo | None) -> Connection:
         config = self._config
-        expected = None
-        if node is not None and self.cluster_id is not None and config.metadata_cluster_check_enable:
-            expected = Expected(self.cluster_id, node.node_id)  # rule B42/clients-take-whom-they-reach
         try:
             connection = await connect(
                 key.endpoint,
@@ -772,7 +843,7 @@ class Network:
                 tls=self._tls,
                 login=self._login,
                 on_lost=lambda lost: self._forget(key, lost),
-                expected=expected,
+                expected=self._expected(node),
             )
         except StrandlineError as error:
             if isinstance(error, AuthenticationFailed):

@@ -100,7 +100,7 @@ class AsyncRangeReader:
             while position < end:
                 told = await (ahead or self._fetch(partition, position, end))
                 ahead = None
-                batches, position = self._batches(told, position, end)
+                batches, position = self._batches(partition, told, position, end)
                 if position < end:
                     ahead = asyncio.get_running_loop().create_task(self._fetch(partition, position, end))
                 if batches:
@@ -116,7 +116,9 @@ class AsyncRangeReader:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _batches(self, told: PartitionData, position: int, end: int) -> tuple[list[RawBatch], int]:
+    def _batches(
+        self, partition: TopicPartition, told: PartitionData, position: int, end: int
+    ) -> tuple[list[RawBatch], int]:
         """The batches of an answer that the reader gets to see, and the offset to go on from."""
         hidden = AbortedTransactions(told.aborted) if self._read_committed else None
         batches: list[RawBatch] = []
@@ -124,12 +126,19 @@ class AsyncRangeReader:
             if header.base_offset >= end:
                 return batches, end
             position = max(position, header.next_offset)
-            if header.is_control if hidden is None else hidden.hides(header, data):
-                continue
+            try:
+                if header.is_control if hidden is None else hidden.hides(header, data):
+                    continue
+            except KafkaError as error:
+                raise located(error, partition, header) from error
             if self._config.check_crcs:
                 check_content(header, data)
             batches.append(RawBatch(header.base_offset, header.next_offset, header.max_timestamp, data, header))
         return batches, position
+
+    def _readable(self, told: PartitionData) -> int:
+        """The offset up to which this reader may read: the high watermark, or the last stable offset."""
+        return told.last_stable_offset if self._read_committed else told.high_watermark
 
     async def _fetch(self, partition: TopicPartition, position: int, end: int) -> PartitionData:
         """One answer that holds at least one whole batch."""
@@ -160,8 +169,8 @@ class AsyncRangeReader:
                     note(await self._out_of_range(partition, position, timeout_ms))
                 elif len(told.records) and next(whole_batches(told.records, told.high_watermark), None) is not None:
                     return told
-                elif told.high_watermark < end:
-                    short = OffsetOutOfRange(*partition, end - 1, told.log_start_offset, told.high_watermark)
+                elif (readable := self._readable(told)) < end:
+                    short = OffsetOutOfRange(*partition, end - 1, told.log_start_offset, readable)
                     if self._clock.monotonic_ms() - start_ms > _SHORT_LOG_GRACE_MS:
                         raise short
                     note(short)

@@ -725,10 +725,11 @@ def _check_fields(header: BatchHeader) -> None:
     if attributes & CODEC_MASK > Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {attributes & CODEC_MASK} is not known")
     # Without a producer id, epoch and sequence mean nothing: franz-go and aiokafka leave 0 there.
-    if header[9] >= 0 and (header[10] < 0 or header[11] < 0):
+    # Coordinators write into the transactions of producers, without a sequence.
+    if header[9] >= 0 and (header[10] < 0 or (header[11] < 0 and not attributes & TRANSACTIONAL_BIT)):
         raise _invalid("a producer id without epoch or sequence", producer_epoch=header[10], base_sequence=header[11])
-    if attributes & TRANSACTIONAL_BIT:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served: this producer has begun none here")
+    if attributes & TRANSACTIONAL_BIT and header[9] < 0:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "a batch of a transaction that has no producer")
 
 
 def _check_keys(header: BatchHeader, batch: memoryview, unpacked_max: int) -> None:

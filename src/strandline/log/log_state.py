@@ -182,6 +182,11 @@ class LogState:
             log_end_offset=self.log_end_offset,
         )
 
+    def _now_ms(self) -> int:
+        """Monotonic time in milliseconds, for ages that this process alone knows, of producers and of the active
+        segment: no clock that is set moves them (rule B32)."""
+        return int(self._clock.monotonic_ms())  # rule B32/producers-expire-by-the-wall-clock
+
     def begin_segment(self, base_offset: int, now_ms: int) -> None:
         """Make `base_offset` the start of a new active segment."""
         segment = Segment(self.disk, self.directory, base_offset, created_ms=now_ms, create=True)
@@ -189,6 +194,18 @@ class LogState:
         self.bases.append(base_offset)
         self.unsynced.add(segment.file)
         self.unsynced.add_directory(self.directory)  # rule A1/new-segments-name-not-synced
+
+    def _roll(self, now_ms: int) -> None:
+        mark("segment-rolled")
+        old = self.segments[-1]
+        self.unsynced.add_and_close(old.seal())
+        self.unsynced.add(old.file)
+        # Without producers too: a start must know that there are none without walking the whole log.
+        # rule C2/no-snapshot-at-the-roll, rule C2/snapshot-at-the-roll-not-forced
+        self.unsynced.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
+        self._snapshot_bytes = 0
+        self.begin_segment(self.log_end_offset, now_ms)
+        self.cache.touch(old)
 
     def move_end(self, offset: int) -> None:
         """End the log at `offset` now, for truncations. A sync in flight counts for no more than this."""

@@ -1,7 +1,7 @@
-"""One partition's log: segments, indexes, leader epochs, producer state. Appending, reading, cutting.
+"""One partition's log: segments, indexes, leader epochs, producer state. Appending and reading.
 
-No network, no locks; it runs on the loop's thread. What it consists of and how it becomes durable is in `log_state.py`;
-opening a directory after a stop is `recovery.open_log`.
+No network, no locks; it runs on the loop's thread. What it consists of and how it becomes durable is in `log_state.py`,
+how it is cut in `cutting.py`; opening a directory after a stop is `recovery.open_log`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from strandline.log import retention
 from strandline.log.batch import (
+    CONTROL_BIT,
     CRC_START,
     OVERHEAD,
     BatchHeader,
@@ -25,6 +26,7 @@ from strandline.log.batch import (
     patch_base_offset_and_epoch,
     patch_log_append_time,
 )
+from strandline.log.cutting import LogCutter
 from strandline.log.disk import DiskError, DiskFull, write_synced
 from strandline.log.epochs import intact_end, why_not_intact
 from strandline.log.log_state import LogParts, LogState
@@ -32,7 +34,16 @@ from strandline.log.producer_state import SNAPSHOT_INTERVAL_BYTES, ProducerBatch
 from strandline.log.recompression import recompressed
 from strandline.log.retention import Cleanable, find_cleanable
 from strandline.log.rot import Rot
-from strandline.log.segment import ColdRead, Pread, Segment, delete_files, pread_blocking, pread_nowait
+from strandline.log.segment import ColdRead, Pread, Segment, pread_blocking, pread_nowait
+from strandline.log.transactions import (
+    AbortedTransaction,
+    Marker,
+    OpenTransaction,
+    Verification,
+    build_marker,
+    overlapping,
+    read_marker,
+)
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft
@@ -252,6 +263,26 @@ class LogReader(LogState):
         mark("rot-found")
         return segment.damaged(position, reason, offset=offset)
 
+    # ------------------------------------------------------------------ aborted transactions
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction] | None:
+        """Aborted transactions that have records in [`start`, `end`), by rising marker; None where the disk would have
+        to be waited for (then `aborted_transactions_cold`). Raises KafkaError as `read`."""
+        try:
+            return self._aborted_transactions(start, end, pread_nowait)
+        except ColdRead as cold:
+            if cold.lent:
+                cold.file.close()
+            return None
+
+    async def aborted_transactions_cold(self, start: int, end: int) -> list[AbortedTransaction]:
+        """`aborted_transactions` for indexes that are not in memory; the waiting is done off the loop."""
+        return await self.cold(lambda pread: self._aborted_transactions(start, end, pread))
+
+    def _aborted_transactions(self, start: int, end: int, pread: Pread) -> list[AbortedTransaction]:
+        first = max(0, bisect_right(self.bases, start) - 1)
+        return overlapping((segment.aborted for segment in self.segments[first:]), start, end)
+
     # ------------------------------------------------------------------ by time
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
@@ -346,7 +377,7 @@ class LogReader(LogState):
         return best
 
 
-class PartitionLog(LogReader):
+class PartitionLog(LogReader, LogCutter):
     """An append-only sequence of record batches on one node.
 
     Invariants, beside those of `LogState`:
@@ -363,12 +394,20 @@ class PartitionLog(LogReader):
     # ------------------------------------------------------------------ appending
 
     def append_as_leader(
-        self, batches: memoryview, leader_epoch: int, now_ms: int, *, has_room: bool = True
+        self,
+        batches: memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        has_room: bool = True,
+        verification: Verification | None = None,
     ) -> AppendResult:
         """Judge a client's batches, give them offsets in place, and write them: all of them or none.
 
         `batches` is a writable view of the receive buffer; `now_ms` is wall time, for stamps. A batch that is among the
-        producer's last five is not written again (rule C1). Without `has_room` only such a batch is taken.
+        producer's last five is not written again (rule C1). Without `has_room` only such a batch is taken. The first
+        batch of a transaction needs a current `verification`. Coordinators write into transactions without a sequence
+        (-1), which then is not checked.
 
         Raises:
             KafkaError: the caller's mistake, see `check_client_batches` and `ProducerStates.check`; KAFKA_STORAGE_ERROR
@@ -380,7 +419,7 @@ class PartitionLog(LogReader):
         self._check_epoch(leader_epoch)
         headers = check_client_batches(batches, config, now_ms)
         # schedule 57/full-leader-refuses-what-it-has, rule C1/duplicates-are-packed-anew
-        original = self._find_duplicate(headers)
+        original = self._find_duplicate(headers, verification)
         if original is not None:
             return original
         if not has_room:
@@ -416,6 +455,26 @@ class PartitionLog(LogReader):
         base_offset = self.log_end_offset
         patch_base_offset_and_epoch(view, 0, base_offset, leader_epoch)
         self._write(view, [header], leader_epoch, self._now_ms())
+        return AppendResult(base_offset, self.log_end_offset, -1, self.log_start_offset, False, view)
+
+    def append_marker(
+        self, marker: Marker, leader_epoch: int, now_ms: int, *, transaction_version: int
+    ) -> AppendResult:
+        """Write the marker that ends a producer's transaction here; `now_ms` is wall time. A producer that has none
+        open gets it all the same: its coordinator may send it twice.
+
+        Raises:
+            KafkaError: TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH, see `ProducerStates.check_marker`;
+                FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR. Nothing was written.
+            StorageError: the disk failed; the log is fenced from now on.
+        """
+        self._check_usable()
+        self._check_epoch(leader_epoch)
+        self.producers.check_marker(marker, transaction_version)
+        view = memoryview(build_marker(marker, now_ms))
+        base_offset = self.log_end_offset
+        patch_base_offset_and_epoch(view, 0, base_offset, leader_epoch)
+        self._write(view, [parse_header(view)], leader_epoch, self._now_ms())
         return AppendResult(base_offset, self.log_end_offset, -1, self.log_start_offset, False, view)
 
     def append_as_follower(self, batches: memoryview) -> Offset:
@@ -465,11 +524,6 @@ class PartitionLog(LogReader):
             self._write(batches[position:following], [header], None, now_ms)
             position = following
 
-    def _now_ms(self) -> int:
-        """Monotonic time in milliseconds, for ages that this process alone knows, of producers and of the active
-        segment: no clock that is set moves them (rule B32)."""
-        return int(self._clock.monotonic_ms())  # rule B32/producers-expire-by-the-wall-clock
-
     def _check_epoch(self, leader_epoch: int) -> None:
         if leader_epoch < self.epochs.latest:  # rule B1/older-leader-writes
             raise KafkaError(
@@ -479,7 +533,7 @@ class PartitionLog(LogReader):
                 latest_epoch=self.epochs.latest,
             )
 
-    def _find_duplicate(self, headers: list[BatchHeader]) -> AppendResult | None:
+    def _find_duplicate(self, headers: list[BatchHeader], verification: Verification | None) -> AppendResult | None:
         """The answer for batches that are all in the log already; None if they may be written. Raises KafkaError."""
         originals: list[ProducerBatch] = []
         previous: dict[int, BatchHeader] = {}
@@ -487,7 +541,7 @@ class PartitionLog(LogReader):
         for header in headers:
             if header[9] < 0:
                 continue
-            original = self.producers.check(header, previous.get(header[9]), now_ms)
+            original = self.producers.check(header, previous.get(header[9]), now_ms, verification)
             if original is not None:
                 originals.append(original)
             else:
@@ -531,13 +585,30 @@ class PartitionLog(LogReader):
                 self.epochs.assign(epoch, offset)
                 latest = epoch
             if header[9] >= 0:  # rule C2/followers-forget-producers
-                self.producers.update(header, offset, now_ms)
+                if header[5] & CONTROL_BIT:
+                    self._end_transaction(data, headers, header, offset, now_ms)
+                else:
+                    self.producers.update(header, offset, now_ms)
             offset += header[6] + 1
         self.log_end_offset = Offset(offset)  # rule C1/index-before-the-end-moves
         self.size_bytes += len(data)
         self._snapshot_bytes += len(data)
         if segment.indexes_wait or self._snapshot_bytes > SNAPSHOT_INTERVAL_BYTES:
             self._write_shortcuts(segment)
+
+    def _end_transaction(
+        self, data: memoryview, headers: list[BatchHeader], header: BatchHeader, offset: int, now_ms: int
+    ) -> None:
+        """The marker with this header, one of `headers`, was written at `offset`."""
+        position = 0
+        for one in headers:
+            if one is header:
+                break
+            position += one.size
+        marker = read_marker(data[position : position + header.size])
+        aborted = self.producers.end(header, marker, offset, now_ms)
+        if aborted is not None:
+            self.segments[-1].aborted.append(aborted)
 
     def roll(self) -> None:
         """Close the active segment and begin a new one at the log end; nothing to do while it is empty.
@@ -550,18 +621,6 @@ class PartitionLog(LogReader):
                 self._roll(self._now_ms())
             except DiskError as error:
                 raise self.disk_failed(error) from error
-
-    def _roll(self, now_ms: int) -> None:
-        mark("segment-rolled")
-        old = self.segments[-1]
-        self.unsynced.add_and_close(old.seal())
-        self.unsynced.add(old.file)
-        # Without producers too: a start must know that there are none without walking the whole log.
-        # rule C2/no-snapshot-at-the-roll, rule C2/snapshot-at-the-roll-not-forced
-        self.unsynced.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
-        self._snapshot_bytes = 0
-        self.begin_segment(self.log_end_offset, now_ms)
-        self.cache.touch(old)
 
     def _write_shortcuts(self, segment: Segment) -> None:
         """Index entries, and a producer snapshot that bounds a later replay: not synced, and nothing depends on them.
@@ -628,195 +687,40 @@ class PartitionLog(LogReader):
         """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
         return await self.cold(lambda pread: find_cleanable(self, now, limit_offset, pread))
 
-    # ------------------------------------------------------------------ cutting
-    #
-    # The order of steps is what a crash in between leaves: checkpoints that promise more are lowered first; producer
-    # state is rolled back before the offsets move (KAFKA-12153); names are gone durably before other data takes their
-    # place (KIP-101, KIP-279 for where a log is cut).
+    # ------------------------------------------------------------------ transactions
 
-    def truncate_to(self, offset: int) -> Offset:
-        """Drop every batch that reaches `offset` or lies after it; returns the new log end, below `offset` if that was
-        in the middle of a batch. At or above the log end only epochs without records go (schedule 5: they may conflict
-        with the leader's).
+    def begin_verification(
+        self, producer_id: int, epoch: int, first_sequence: int, *, begins_at_0: bool
+    ) -> Verification | None:
+        """Permission to be asked of the coordinator for the first batch of a transaction, for `append_as_leader`; None:
+        the transaction is open here with this epoch, there is nothing to ask. Two askings for one epoch share one, with
+        the lowest sequence (KAFKA-14884). It ends with the first batch, a marker, or a newer epoch.
 
-        Producer state is rolled back before the offsets move (KAFKA-12153).
+        `begins_at_0`: the transaction has an epoch of its own (KIP-890), so that a producer of which nothing is known
+        begins with sequence 0.
 
-        Raises KafkaError and StorageError as `append_as_leader`.
+        Raises KafkaError (INVALID_PRODUCER_EPOCH) for an older epoch: there is nothing to ask either (KAFKA-18042).
         """
-        self._check_usable()
-        if offset >= self.log_end_offset:
-            self.epochs.truncate_from_end(self.log_end_offset)  # rule B8/empty-epochs-stay/2
-            return self.log_end_offset
-        if offset < self.segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset)
-            return self.log_end_offset
-        self._cut(lambda now_ms: self._cut_end(offset, now_ms))
-        return self.log_end_offset
+        return self.producers.begin_verification(
+            producer_id, epoch, first_sequence, self._now_ms(), begins_at_0=begins_at_0
+        )
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the log is empty and begins at `offset` (the leader has nothing older, or a snapshot is
-        loaded).
+    def end_verification(self, verification: Verification) -> None:
+        """The coordinator has refused it for good. After any other failure it stays, for the batch comes again."""
+        self.producers.end_verification(verification)
 
-        Raises KafkaError and StorageError as `append_as_leader`.
-        """
-        self._check_usable()
-        self._cut(lambda now_ms: self._cut_whole(offset, now_ms))
+    def last_stable_offset(self, high_watermark: Offset) -> Offset:
+        """Offset below which every transaction has ended, with its marker below `high_watermark` (rule C6). On any
+        replica, by the high watermark that it knows."""
+        producers = self.producers
+        if not producers.open and not producers.ended:
+            return high_watermark
+        first = max(producers.first_unstable(high_watermark), self.log_start_offset)
+        return min(high_watermark, Offset(first))
 
-    def _cut(self, cut: Callable[[int], None]) -> None:
-        try:
-            cut(self._now_ms())
-        except DiskError as error:
-            raise self._fence(error) from error
-
-    def _cut_end(self, offset: int, now_ms: int) -> None:
-        """Drop every batch that reaches `offset` (below the log end) or lies after it.
-
-        Raises DiskError; NoSpaceLeft, or CORRUPT_MESSAGE where `offset` lies inside of what has rotted, with everything
-        as it was: a log that was cut before `offset` would lack committed records, and say no more that it has rotted
-        (schedule 88).
-        """
-        if self.swap is not None and offset < self.swap.end:
-            self.swap.settle()
-        keep = max(i for i, base in enumerate(self.bases) if base <= offset)
-        segment = self.segments[keep]
-        segment.active_indexes()
-        hole = segment.holes.around(offset)  # rule B8/a-cut-goes-on-behind-the-hole
-        found = segment.find(offset, pread_blocking) if hole is None else None
-        if hole is not None:
-            position, new_end = hole.position, hole.offset
-        else:
-            # rule B8/half-a-batch-is-kept
-            position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
-        # schedule 88/a-cut-takes-what-rotted-before-it
-        if new_end < offset and (found is None or not self._is_whole(segment, *found)):
-            why = f"a log cannot be cut at {offset}, inside of what has rotted"
-            raise segment.damaged(position, why, offset=new_end)
-        self._lower_checkpoints(new_end)  # rule B8/checkpoint-promises-what-is-cut
-        # rule C2/snapshots-survive-a-cut, rule C2/offsets-move-before-producers
-        names_changed = self.snapshots.delete_above(new_end)
-        if len(self.producers):
-            mark("producer-state-rolled-back")
-            self.producers = self.snapshots.load(self.segments, new_end, now_ms)  # rule C2/producers-survive-a-cut
-        while len(self.segments) > keep + 1:
-            self._delete_last_segment()
-        if names_changed:
-            self.disk.sync_dir(self.directory)
-        segment.truncate(position, new_end - segment.base_offset)
-        self.cache.forget(segment)
-        self.unsynced.add(segment.file)
-        self.epochs.truncate_from_end(new_end)  # rule B8/epochs-outlive-the-cut
-        self.move_end(new_end)
-
-    def _cut_whole(self, offset: int, now_ms: int) -> None:
-        """Drop everything and begin at `offset`. Newest segments go first, so that a crash leaves a log without a gap.
-
-        Raises DiskError; NoSpaceLeft with everything as it was.
-        """
-        if self.swap is not None:
-            self.swap.settle()  # schedule 75/a-cut-forgets-the-swap
-        self._lower_checkpoints(0)
-        self.producers.clear()  # rule C2/starting-anew-keeps-producers
-        self.snapshots.delete_above(-1)
-        while self.segments:
-            self._delete_last_segment()
-        while self.removed:
-            delete_files(self.disk, self.directory, self.removed.pop().base_offset)
-        self.epochs.clear()
-        self.begin_segment(offset, now_ms)
-        self.disk.sync_dir(self.directory)  # the new start is told to others as durable
-        self.log_start_offset = Offset(offset)
-        self.move_end(offset)
-        self.durable_offset = self.log_end_offset
-        self.durable_log_start_offset = self.log_start_offset  # the segment's name says it
-        if self.on_begun_anew is not None:
-            self.on_begun_anew()
-
-    def _begin_earlier(self, offset: int, now_ms: int) -> None:
-        """An empty log begins at `offset` after all, with the batch that its start lies inside of. Who wrote what lies
-        before both stays known, durably (rule B24). Raises as `_cut_whole`."""
-        producers, told = self.producers, self.snapshots.has(self.log_start_offset)
-        self.producers = ProducerStates()
-        self._cut_whole(offset, now_ms)
-        self.producers = producers
-        if told:
-            file = self.snapshots.write(offset, producers)
-            try:
-                self.disk.sync_now([file], [self.directory])
-            finally:
-                file.close()
-
-    def _cut_start(self, offset: int) -> None:
-        """Make `offset` the log start; whole segments below it move to `removed`, and their producer snapshots stay as
-        long: a start that does not know of the new log start yet needs them (schedule 89). Raises DiskError."""
-        self.log_start_offset = Offset(offset)
-        self.epochs.truncate_from_start(offset)
-        while len(self.segments) > 1 and self.bases[1] <= offset:
-            segment = self.segments.pop(0)
-            del self.bases[0]
-            self.cache.forget(segment)
-            # Until the log start is durable, a start of the node needs the segment (schedule 76).
-            if not self.unsynced.close_later(segment.file):  # schedule 76/expired-segments-are-not-synced
-                segment.close()
-            self.size_bytes -= segment.size
-            self.removed.append(segment)  # schedule 89/snapshots-go-before-the-log-start-is-durable
-
-    def _is_whole(self, segment: Segment, position: int, header: BatchHeader) -> bool:
-        """The batch is what was written; its header alone may claim offsets that are not its own."""
-        data = pread_blocking(segment.file, header.size, position)
-        return intact_end(data, header.base_offset, self.epochs, self.log_start_offset)[0] > 0
-
-    def _lower_checkpoints(self, offset: int) -> None:
-        """Checkpoints that say more is durable are lowered before anything is cut. That takes space on the disk, which
-        the rest of a cut gives back; without any the cut can be tried again (schedule 57)."""
-        if self.on_cut_below is None:
-            return
-        try:
-            self.on_cut_below(offset)
-        except DiskFull as error:
-            mark("cut-without-room")
-            # schedule 57/full-disk-fences-a-truncation
-            raise NoSpaceLeft(f"to write down that {self.topic_partition} is cut") from error
-
-    def _delete_last_segment(self) -> None:
-        """Drop it durably, before anything else changes: after a power cut it would come back upon other data."""
-        segment = self.segments.pop()
-        self.bases.pop()
-        self.cache.forget(segment)
-        self.unsynced.drop(segment.file)
-        segment.close()
-        delete_files(self.disk, self.directory, segment.base_offset)
-        self.disk.sync_dir(self.directory)  # rule B8/cut-segments-come-back
-
-    def delete_records_before(self, offset: int, *, keep_active: bool = False) -> None:
-        """Raise the log start to `offset` (the caller has clamped it at the high watermark, schedule 16). Segments that
-        lie wholly below leave the log at once, and the disk by `delete_oldest_removed` once the new log start is
-        durable. At the log end a new segment is begun, so that the active one goes as well, unless `keep_active`.
-
-        Raises:
-            KafkaError: OFFSET_OUT_OF_RANGE beyond the log end.
-            StorageError: the disk failed; the log is fenced from now on.
-        """
-        if offset > self.log_end_offset:
-            raise self.out_of_range(offset)  # rule B15/start-beyond-the-end
-        if offset > self.log_start_offset:
-            try:
-                if offset == self.log_end_offset and self.segments[-1].size and not keep_active:
-                    self._begin_anew()
-                self._cut_start(offset)
-            except DiskError as error:
-                raise self._fence(error) from error
-
-    def _begin_anew(self) -> None:
-        try:
-            self._roll(self._now_ms())
-        except DiskFull:
-            mark("no-room-to-begin-anew")  # the active segment stays until there is
-
-    async def delete_oldest_removed(self) -> None:
-        """The oldest segment of `removed`, with its snapshot; that their names are gone is not durable yet."""
-        segment = self.removed.pop(0)
-        self.snapshots.delete_below((self.removed or self.segments)[0].base_offset)
-        await segment.delete_slowly()
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Transactions whose marker has not come, oldest first."""
+        return self.producers.open_transactions()
 
     # ------------------------------------------------------------------ producers
 

@@ -13,6 +13,9 @@ batch for the ack of the ones before it, so that the refused one would be lost.
 each roll and clean stop (forced to disk with the segment, KAFKA-9892) and, as a mere shortcut that nothing depends on,
 after each `SNAPSHOT_INTERVAL_BYTES` of log. The one where the log begins is the only witness of the producers of
 records that retention has taken (schedule 86).
+
+Of transactions the state knows the first offset of each that is open, and those that have ended and may not be
+committed yet: the last stable offset comes of both (rule C6).
 """
 
 from __future__ import annotations
@@ -20,14 +23,23 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right, insort
-from collections.abc import Container, Hashable
+from collections import deque
+from collections.abc import Callable, Container, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
-from strandline.log.batch import BatchHeader
+from strandline.log.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 from strandline.log.disk import Disk, DiskFull, File, read_file, write_file_durably
 from strandline.log.segment import SNAPSHOT_SUFFIX, Segment, pread_blocking, segment_name
+from strandline.log.transactions import (
+    VERIFICATIONS_MAX,
+    AbortedTransaction,
+    Marker,
+    OpenTransaction,
+    Verification,
+    read_marker,
+)
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.marks import mark
@@ -45,6 +57,9 @@ REFUSALS_MAX = 1_000
 
 BATCHES_KEPT = 5
 """Kafka's number: clients may have at most five requests in flight and still be idempotent."""
+
+ENDED_MAX = 64
+"""Transactions that have ended and may not be committed yet, of one log: beyond it the two oldest count as one."""
 
 SNAPSHOT_VERSION = 1
 SNAPSHOT_INTERVAL_BYTES = 64 << 20
@@ -153,15 +168,27 @@ class ProducerEntry:
     set, or a retry is written once more (schedule 100).
     """
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_seen_ms", "producer_id", "transaction_start")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_seen_ms",
+        "last_timestamp_ms",
+        "producer_id",
+        "transaction_start",
+    )
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
         self.batches: list[ProducerBatch] = []
         self.last_seen_ms = -1
+        self.last_timestamp_ms = -1
+        """Of its newest batch or marker."""
         self.coordinator_epoch = -1
+        """Of its last marker; -1: none is known."""
         self.transaction_start = -1
+        """First offset of its open transaction; -1: none is open."""
 
 
 class SnapshotRow(NamedTuple):
@@ -177,19 +204,33 @@ class SnapshotRow(NamedTuple):
     transaction_start: int
 
 
+class EndedTransaction(NamedTuple):
+    """A transaction whose marker may not be committed yet."""
+
+    first_offset: int
+    last_offset: int
+    """Of its marker."""
+
+
 class ProducerStates:
     """All producers of one log.
 
     Invariants:
-    - a producer's batches lie in rising offsets, all of its current epoch, at most BATCHES_KEPT;
+    - a producer's batches lie in rising offsets, all of its current epoch, at most BATCHES_KEPT; those without a
+      sequence, of coordinators, are not among them;
     - state changes only through `update`, after the batch has been written (KAFKA-6683);
-    - `refusals` are of this process alone, and say nothing of what is written.
+    - `refusals` and `verifications` are of this process alone, and say nothing of what is written;
+    - `open` has the first offset of each open transaction by producer, rising; `ended` those whose marker may lie at or
+      above the high watermark, by rising marker.
     """
 
-    __slots__ = ("_entries", "refusals")
+    __slots__ = ("_entries", "_verifications", "ended", "open", "refusals")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
+        self._verifications: dict[int, Verification] = {}
+        self.open: dict[int, int] = {}
+        self.ended: deque[EndedTransaction] = deque()
         self.refusals: Refusals[int] = Refusals()
 
     def __len__(self) -> int:
@@ -204,25 +245,33 @@ class ProducerStates:
         return [self._entries[producer_id] for producer_id in sorted(self._entries)]
 
     def check(
-        self, header: BatchHeader, previous: BatchHeader | None = None, now_ms: float = 0.0
+        self,
+        header: BatchHeader,
+        previous: BatchHeader | None = None,
+        now_ms: float = 0.0,
+        verification: Verification | None = None,
     ) -> ProducerBatch | None:
         """Judge a producer's batch before it is written: the original if it is a duplicate, None if it may be written.
 
         `previous` is an earlier batch of the same producer in the same append, not yet in the state; `now_ms` (a
-        monotonic clock's) counts where there are `refusals`.
+        monotonic clock's) counts where there are `refusals`; `verification` lets the first batch of a transaction in.
 
         Raises:
-            KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, or the code of an earlier batch's refusal.
+            KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, NOT_ENOUGH_REPLICAS for
+                a batch that came before the first of its transaction, or the code of an earlier batch's refusal.
         """
         first = header.base_sequence
         epoch = header.producer_epoch
         if previous is not None:
             _check_epoch(header, previous.producer_epoch)  # rule C1/older-epoch-in-one-append
+            _check_kind(header, previous)
             _check_follows(header, previous.producer_epoch, previous.last_sequence)  # rule C1/gap-in-one-append
             return None
         entry = self._entries.get(header.producer_id)
         if entry is None:
             self._check_refusal(header, now_ms)  # rule C1/unknown-producer-begins-at-0
+            if header[5] & TRANSACTIONAL_BIT:
+                self._check_verified(header, None, verification)
             return None
         _check_epoch(header, entry.epoch)
         batches = entry.batches
@@ -233,6 +282,16 @@ class ProducerStates:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch  # rule C1/nothing-is-a-duplicate
         self._check_refusal(header, now_ms)
+        if header[5] & TRANSACTIONAL_BIT:
+            self._check_verified(header, entry, verification)
+        elif entry.transaction_start >= 0:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                "a transaction of this producer is open here, and the batch is not of it",
+                producer_id=header.producer_id,
+                epoch=epoch,
+                transaction_start=entry.transaction_start,
+            )
         _check_follows(header, entry.epoch, batches[-1].last_sequence if batches else -1)
         return None
 
@@ -249,6 +308,8 @@ class ProducerStates:
         self.refusals.add(producer_id, refusal)
 
     def _check_refusal(self, header: BatchHeader, now_ms: float) -> None:
+        if header.base_sequence < 0:
+            return
         refusal = self.refusals.before(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
         if refusal is not None:  # rule C1/out-of-order-behind-a-refusal
             mark("behind-a-refusal")
@@ -262,21 +323,18 @@ class ProducerStates:
             )
 
     def update(self, header: BatchHeader, first_offset: int, now_ms: int) -> None:
-        """A batch of a producer was written at `first_offset`."""
+        """A batch of a producer was written at `first_offset`. Markers are for `end`."""
         if self.refusals:
             self.refusals.written(header.producer_id, header.producer_epoch, header.last_sequence)
-        entry = self._entries.get(header.producer_id)
-        if entry is None:
-            entry = self._entries[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
-        elif entry.epoch != header.producer_epoch:
-            entry.epoch = header.producer_epoch
-            entry.batches.clear()  # rule C1/older-epochs-batches-are-kept
-        entry.last_seen_ms = now_ms  # rule C2/expiry-by-the-records-time
-        if header.is_control:
-            entry.transaction_start = -1  # a marker ends the producer's transaction and carries no sequence
+        entry = self._seen(header, now_ms)
+        if header[5] & TRANSACTIONAL_BIT:
+            self._verifications.pop(header.producer_id, None)  # its transaction is open, and needs none any more
+            if entry.transaction_start < 0:
+                entry.transaction_start = self.open[header.producer_id] = first_offset
+        elif self._verifications:
+            self._drop_older_verification(header)
+        if header.base_sequence < 0:
             return
-        if header.is_transactional and entry.transaction_start < 0:
-            entry.transaction_start = first_offset
         batches = entry.batches
         if len(batches) == BATCHES_KEPT:  # rule C1/one-batch-is-remembered, rule C1/every-batch-is-remembered
             del batches[0]
@@ -290,6 +348,151 @@ class ProducerStates:
             )
         )
 
+    def _seen(self, header: BatchHeader, now_ms: int) -> ProducerEntry:
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            entry = self._entries[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
+        elif entry.epoch != header.producer_epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()  # rule C1/older-epochs-batches-are-kept
+        entry.last_seen_ms = now_ms  # rule C2/expiry-by-the-records-time
+        entry.last_timestamp_ms = header.max_timestamp
+        return entry
+
+    # ------------------------------------------------------------------ transactions
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, first_sequence: int, now_ms: int, *, begins_at_0: bool
+    ) -> Verification | None:
+        """See `PartitionLog.begin_verification`."""
+        entry = self._entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise _older_epoch(producer_id, epoch, entry.epoch)
+        if entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch:
+            return None
+        verification = self._verifications.get(producer_id)
+        if verification is not None and epoch < verification.producer_epoch:
+            raise _older_epoch(producer_id, epoch, verification.producer_epoch)
+        if verification is None or verification.producer_epoch != epoch:
+            verification = Verification(producer_id, epoch, first_sequence, begins_at_0=begins_at_0, begun_ms=now_ms)
+            self._verifications.pop(producer_id, None)
+            self._verifications[producer_id] = verification
+            if len(self._verifications) > VERIFICATIONS_MAX:
+                del self._verifications[next(iter(self._verifications))]
+        elif is_behind(verification.first_sequence, first_sequence):
+            verification.first_sequence = first_sequence
+        return verification
+
+    def end_verification(self, verification: Verification) -> None:
+        """The coordinator knows of no such transaction: this asking counts no more."""
+        if self._verifications.get(verification.producer_id) is verification:
+            del self._verifications[verification.producer_id]
+
+    def _drop_older_verification(self, header: BatchHeader) -> None:
+        verification = self._verifications.get(header.producer_id)
+        if verification is not None and verification.producer_epoch < header.producer_epoch:
+            del self._verifications[header.producer_id]
+
+    def _check_verified(
+        self, header: BatchHeader, entry: ProducerEntry | None, verification: Verification | None
+    ) -> None:
+        """Whether a batch belongs to the transaction that is open, or may begin one. Raises KafkaError."""
+        figures = {"producer_id": header.producer_id, "epoch": header.producer_epoch, "sequence": header.base_sequence}
+        if entry is not None and entry.transaction_start >= 0:
+            if entry.epoch == header.producer_epoch:
+                return
+            message = "an older transaction of this producer is open here, whose marker has to come first"
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, message, **figures)
+        if (
+            verification is None
+            or verification is not self._verifications.get(header.producer_id)
+            or verification.producer_epoch != header.producer_epoch
+        ):
+            message = "no transaction of this producer is open here, and none was verified that has not ended since"
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, message, **figures)
+        if header.base_sequence < 0:
+            return
+        if is_behind(header.base_sequence, verification.first_sequence):
+            mark("ahead-of-its-transaction")
+            message = "an earlier batch of this transaction is not written yet; the same may be sent again"
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message, **figures)
+        if verification.begins_at_0 and header.base_sequence and not (entry is not None and entry.batches):
+            mark("out-of-order-sequence")
+            message = "nothing is known of this producer here, and its transaction's first batch has sequence 0"
+            raise KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, message, **figures)
+
+    def check_marker(self, marker: Marker, transaction_version: int) -> None:
+        """Judge a coordinator's marker before it is written.
+
+        From version 2 on each transaction has an epoch of its own, and its marker the next one: a marker of the epoch
+        in which a transaction is open is of an earlier one (KIP-1228). Without an open one it is a marker that comes
+        again (KAFKA-19999).
+
+        Raises:
+            KafkaError: TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH.
+        """
+        entry = self._entries.get(marker.producer_id)
+        if entry is None:
+            return
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                "a newer coordinator of this producer's transactions has written a marker",
+                producer_id=marker.producer_id,
+                coordinator_epoch=marker.coordinator_epoch,
+                current_epoch=entry.coordinator_epoch,
+            )
+        is_earlier = transaction_version >= 2 and entry.transaction_start >= 0 and marker.producer_epoch == entry.epoch
+        if marker.producer_epoch < entry.epoch or is_earlier:
+            raise _older_epoch(marker.producer_id, marker.producer_epoch, entry.epoch)
+
+    def end(
+        self, header: BatchHeader, marker: Marker | None, first_offset: int, now_ms: int
+    ) -> AbortedTransaction | None:
+        """A marker was written at `first_offset`: the transaction that it aborted, if it did. `marker` is None where
+        nothing but its header is known: it ends the transaction, and nobody learns how."""
+        self._verifications.pop(header.producer_id, None)
+        entry = self._seen(header, now_ms)
+        if marker is not None:
+            entry.coordinator_epoch = marker.coordinator_epoch
+        start, entry.transaction_start = entry.transaction_start, -1
+        if start < 0:
+            return None
+        del self.open[header.producer_id]
+        self.ended.append(EndedTransaction(start, first_offset))
+        if len(self.ended) > ENDED_MAX:
+            one, other = self.ended.popleft(), self.ended.popleft()
+            self.ended.appendleft(EndedTransaction(min(one.first_offset, other.first_offset), other.last_offset))
+        if marker is None or marker.commit:
+            return None
+        stable = next(iter(self.open.values()), first_offset + 1)
+        return AbortedTransaction(header.producer_id, start, first_offset, stable)
+
+    def first_unstable(self, high_watermark: int) -> int:
+        """First offset of the oldest transaction that is open, or whose marker lies at `high_watermark` or above;
+        `high_watermark` if there is none below."""
+        ended = self.ended
+        while ended and ended[0].last_offset < high_watermark:
+            ended.popleft()
+        first = min((one.first_offset for one in ended), default=high_watermark)
+        return min(first, next(iter(self.open.values()), high_watermark), high_watermark)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Those whose marker has not come, oldest first."""
+        entries = (self._entries[producer_id] for producer_id in self.open)
+        return [
+            OpenTransaction(
+                entry.producer_id,
+                entry.epoch,
+                entry.transaction_start,
+                entry.last_timestamp_ms,
+                entry.coordinator_epoch,
+            )
+            for entry in entries
+        ]
+
+    # ------------------------------------------------------------------ forgetting
+
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers not seen for `expiration_ms`, unless a transaction of theirs is open; how many went."""
         # rule C2/open-transaction-expires
@@ -300,16 +503,28 @@ class ProducerStates:
         ]
         for producer_id in gone:
             del self._entries[producer_id]
+        for producer_id in [
+            one.producer_id for one in self._verifications.values() if now_ms - one.begun_ms >= expiration_ms
+        ]:
+            del self._verifications[producer_id]
         return len(gone)
 
     def keep(self, producer_ids: Container[int]) -> None:
         """Forget all producers but these."""
         self._entries = {number: entry for number, entry in self._entries.items() if number in producer_ids}
+        self._find_open()
 
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self._verifications.clear()
+        self.open.clear()
+        self.ended.clear()
         self.refusals.clear()
+
+    def _find_open(self) -> None:
+        starts = [(one.transaction_start, one.producer_id) for one in self._entries.values()]
+        self.open = {producer_id: start for start, producer_id in sorted(starts) if start >= 0}
 
     # ------------------------------------------------------------------ snapshots
 
@@ -320,7 +535,7 @@ class ProducerStates:
         """
         rows: list[bytes] = []
         for entry in self.entries():
-            for batch in entry.batches or [ProducerBatch(-1, -1, -1, -1, -1)]:
+            for batch in entry.batches or [ProducerBatch(-1, -1, -1, -1, entry.last_timestamp_ms)]:
                 delta = batch.last_offset - batch.first_offset
                 rows.append(
                     _SNAPSHOT_ENTRY.pack(
@@ -341,11 +556,13 @@ class ProducerStates:
         """Replace the state by a snapshot's; its producers count as seen now. Raises SnapshotDamaged."""
         rows = decode_snapshot(data)
         self._entries.clear()
+        self.ended.clear()
         for row in rows:
             entry = self._entries.get(row.producer_id)
             if entry is None or entry.epoch != row.epoch:
                 entry = self._entries[row.producer_id] = ProducerEntry(row.producer_id, row.epoch)
             entry.last_seen_ms = now_ms
+            entry.last_timestamp_ms = row.timestamp_ms
             entry.coordinator_epoch = row.coordinator_epoch
             entry.transaction_start = row.transaction_start
             if row.last_offset >= 0:
@@ -361,6 +578,7 @@ class ProducerStates:
                     )
                 )
                 del entry.batches[:-BATCHES_KEPT]  # rule C2/one-batch-in-a-snapshot
+        self._find_open()
 
 
 def decode_snapshot(data: bytes) -> list[SnapshotRow]:
@@ -379,17 +597,33 @@ def decode_snapshot(data: bytes) -> list[SnapshotRow]:
 
 def _check_epoch(header: BatchHeader, current_epoch: int) -> None:
     if header.producer_epoch < current_epoch:  # rule C1/older-producer-epoch-writes
+        raise _older_epoch(header.producer_id, header.producer_epoch, current_epoch)
+
+
+def _older_epoch(producer_id: int, epoch: int, current_epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        "a newer instance of this producer has written",
+        producer_id=producer_id,
+        epoch=epoch,
+        current_epoch=current_epoch,
+    )
+
+
+def _check_kind(header: BatchHeader, previous: BatchHeader) -> None:
+    if (header[5] ^ previous[5]) & TRANSACTIONAL_BIT:
         raise KafkaError(
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            "a newer instance of this producer has written",
+            ErrorCode.INVALID_TXN_STATE,
+            "one batch is of a transaction, and the one before it is not",
             producer_id=header.producer_id,
             epoch=header.producer_epoch,
-            current_epoch=current_epoch,
         )
 
 
 def _check_follows(header: BatchHeader, current_epoch: int, last_sequence: int) -> None:
     """The sequence that must come next; a new epoch begins at 0. Epoch -1 (nothing known) takes any."""
+    if header.base_sequence < 0:  # of a coordinator, which writes each once
+        return
     # rule C1/sequences-do-not-wrap, rule C1/new-epoch-begins-anywhere
     expected = 0 if header.producer_epoch != current_epoch else (last_sequence + 1) & SEQUENCE_MAX
     if header.producer_epoch == current_epoch and last_sequence < 0:
@@ -518,8 +752,17 @@ class Snapshots:
         return f"{self._directory}/{segment_name(offset, SNAPSHOT_SUFFIX)}"
 
 
-def replay(states: ProducerStates, segments: list[Segment], start: int, end_offset: int, now_ms: int) -> None:
-    """Take in the batches of [start, end_offset) that end there or before, from their headers, blocking."""
+def replay(
+    states: ProducerStates,
+    segments: list[Segment],
+    start: int,
+    end_offset: int,
+    now_ms: int,
+    *,
+    aborted: Callable[[AbortedTransaction], None] = lambda _: None,
+) -> None:
+    """Take in the batches of [start, end_offset) that end there or before, from their headers, blocking; `aborted` is
+    told of each transaction that was aborted there."""
     for i, segment in enumerate(segments):
         if segment.base_offset >= end_offset:
             break
@@ -528,8 +771,15 @@ def replay(states: ProducerStates, segments: list[Segment], start: int, end_offs
         found = segment.find(start, pread_blocking) if start > segment.base_offset else (0, None)
         if found is None:
             continue
-        for _, header in segment.headers(found[0], pread_blocking):
+        for position, header in segment.headers(found[0], pread_blocking):
             if header.next_offset > end_offset:
                 break
-            if header.producer_id >= 0 and header.base_offset >= start:
+            if header.producer_id < 0 or header.base_offset < start:
+                continue
+            if header[5] & CONTROL_BIT:
+                marker = read_marker(pread_blocking(segment.file, header.size, position))
+                ended = states.end(header, marker, header.base_offset, now_ms)
+                if ended is not None:
+                    aborted(ended)
+            else:
                 states.update(header, header.base_offset, now_ms)

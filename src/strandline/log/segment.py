@@ -23,6 +23,7 @@ from typing import NamedTuple
 from strandline.log.batch import HEADER_SIZE, OVERHEAD, BatchHeader, sized_header
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
+from strandline.log.transactions import AbortedIndex
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -106,6 +107,7 @@ class Segment:
         "_seen",
         "_suffix",
         "_time_index",
+        "aborted",
         "allocate_at",
         "allocated",
         "base_offset",
@@ -147,6 +149,7 @@ class Segment:
         self._index: OffsetIndex | None = OffsetIndex() if create else None
         self._time_index: TimeIndex | None = TimeIndex() if create else None
         self._bytes_since_entry = 0
+        self.aborted = AbortedIndex()
         self.holes = Holes()
         """Ranges that are known to have rotted, in order: readers pass them over."""
         self.max_timestamp = -1

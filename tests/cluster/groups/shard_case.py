@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from strandline.cluster.groups.classic.group import Group
@@ -21,17 +21,21 @@ from strandline.cluster.groups.commands import (
     OffsetToCommit,
     SyncAnswer,
     SyncGroup,
+    Unstable,
 )
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.context import GroupCounters
-from strandline.cluster.groups.machine import COMMITTED, Effects, Write, WriteOutcome
+from strandline.cluster.groups.loading import Latest
+from strandline.cluster.groups.machine import COMMITTED, Effects, Transaction, Write, WriteOutcome
 from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.controller.metadata.records import PartitionRecord, TopicRecord
+from strandline.log.batch import Record as LogRecord
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, LeaderEpoch, PartitionEpoch, TopicId
+from strandline.proto.kafka.group_records import OffsetValue
 from strandline.proto.kafka.keyed_record import Record
 
 RANGE = ("range", b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff")
@@ -49,9 +53,17 @@ def topic_id_of(name: str, made: int = 0) -> TopicId:
     return UUID(bytes=f"{name}{made or ''}".encode().rjust(16, b"-")[:16])
 
 
+class Batch(NamedTuple):
+    """Records of one write, and the producer in whose transaction they are; none with `commit`: its marker."""
+
+    records: tuple[Record, ...] = ()
+    producer_id: int | None = None
+    commit: bool | None = None
+
+
 class Driver:
     """Attributes:
-    log: records that stand in the log.
+    batches: what stands in the log.
     held: writes that are in the log and not committed, while `hold` is set.
     refuse: the error with which writes are refused; nothing of them stands in the log then.
     topics: how many partitions each topic has.
@@ -61,7 +73,7 @@ class Driver:
     def __init__(
         self,
         config: GroupConfig | None = None,
-        log: list[Record] | None = None,
+        log: Sequence[Record | Batch] = (),
         now_ms: float = START_MS,
         topics: dict[str, int] | None = None,
         made: Mapping[str, int] | None = None,
@@ -73,7 +85,7 @@ class Driver:
         self.topics = {"t": 6} if topics is None else topics
         self.made: Counter[str] = Counter(made or {})
         self.shard = GroupShard(self.config, self.rng, GroupCounters(), self.image)
-        self.log: list[Record] = list(log or [])
+        self.batches = [one if isinstance(one, Batch) else Batch((one,)) for one in log]
         self.now_ms = float(now_ms)
         self.ahead_ms = 0
         self.answers: dict[int, Any] = {}
@@ -81,8 +93,8 @@ class Driver:
         self.hold = False
         self.held: list[Write] = []
         self.refuse: ErrorCode | None = None
-        for record in self.log:
-            self.shard.replay(record)
+        for batch in self.batches:
+            self._replay(batch)
         self._take(self.shard.loaded(self.now))
 
     def image(self) -> MetadataImage:
@@ -100,11 +112,50 @@ class Driver:
         earliest_ms = int(self.now_ms) + WALL_MS
         return Now(self.now_ms, earliest_ms + self.ahead_ms, earliest_ms)
 
+    @property
+    def log(self) -> list[Record]:
+        """Records that stand in the log."""
+        return [record for batch in self.batches for record in batch.records]
+
+    def _replay(self, batch: Batch) -> None:
+        """As the runtime does it, with what was appended."""
+        for record in batch.records:
+            if batch.producer_id is None:
+                self.shard.replay(record)
+            else:
+                self.shard.replay_pending(record, batch.producer_id)
+        if batch.producer_id is not None and batch.commit is not None:
+            self.shard.replay_marker(batch.producer_id, batch.commit)
+
     def failover(self) -> Driver:
-        """Another coordinator, which knows the log alone."""
-        other = Driver(self.config, self.log, self.now_ms, self.topics, self.made)
+        """Another coordinator, which knows the log alone, and loads it as coordinators do."""
+        other = Driver(self.config, (), self.now_ms, self.topics, self.made)
         other.rng.seed(99)
+        other.load(self.batches)
         return other
+
+    def load(self, batches: Sequence[Batch]) -> None:
+        """Take in a log as `replay_log` does."""
+        latest, offset = Latest(), 0
+        for records, producer_id, commit in batches:
+            logged = [LogRecord(offset + number, 0, *record) for number, record in enumerate(records)]
+            offset += len(logged) + 1
+            if producer_id is None:
+                latest.take(logged)
+            elif commit is None:
+                latest.take_pending(logged, producer_id)
+            else:
+                latest.end(producer_id, commit=commit)
+        for _ in latest.replay(self.shard):
+            pass
+        self.batches = list(batches)
+        self._take(self.shard.loaded(self.now))
+
+    def mark(self, producer_id: int, *, commit: bool) -> None:
+        """The marker of a producer's transaction is written."""
+        batch = Batch((), producer_id, commit)
+        self.batches.append(batch)
+        self._replay(batch)
 
     def ask(self, command: Any) -> int:
         """Returns the number by which `answers` has the answer, once there is one."""
@@ -153,10 +204,10 @@ class Driver:
             if self.refuse is not None:
                 self._take(self.shard.ended(write, WriteOutcome(self.refuse, False), self.now))
                 continue
-            self.log += write.records
+            batch = Batch(write.records, None if write.transaction is None else write.transaction.producer_id)
+            self.batches.append(batch)
             if write.replay:
-                for record in write.records:
-                    self.shard.replay(record)
+                self._replay(batch)
             if self.hold:
                 self.held.append(write)
             else:
@@ -267,6 +318,16 @@ class Driver:
         """A commit that is answered at once. Raises KafkaError."""
         errors: list[ErrorCode] = self.answer(self.commit(offset, **values))
         return errors
+
+    def commit_in(self, producer_id: int, offset: int, joined: JoinAnswer | None = None, **values: Any) -> int:
+        """A TxnOffsetCommit."""
+        return self.commit(offset, joined, transaction=Transaction(producer_id, 0), **values)
+
+    def stable_offset(self, partition: int = 0, topic: str = "t", group_id: str = "g") -> int | Unstable | None:
+        """What OffsetFetch with RequireStable tells of one partition."""
+        found = self.get(FetchOffsets(group_id, ((topic, (partition,)),), stable=True))
+        value = found[0][1][0][1]
+        return value.offset if isinstance(value, OffsetValue) else value
 
     def offsets(self, group_id: str = "g") -> dict[tuple[str, int], int]:
         """What OffsetFetch tells of the whole group."""

@@ -96,6 +96,11 @@ def test_the_build_from_before_starts_where_the_level_was_lowered_again(tmp_path
             2,
             {"group.version": 1, "eligible.leader.replicas.version": 1},
         ),
+        (
+            ("transaction.version=2",),
+            2,
+            {"group.version": 1, "eligible.leader.replicas.version": 1, "transaction.version": 2},
+        ),
         (("metadata.version=1", "group.version=1"), 1, {}),
     ],
 )
@@ -116,7 +121,8 @@ def test_a_new_cluster_begins_at_the_newest_level_or_at_the_one_it_is_formatted_
         ("4.0-IV3", (), "a release of Strandline"),
         ("", ("share.version=1",), "NAME=LEVEL"),
         ("", ("metadata.version",), "the level 1 to 2"),
-        ("", ("transaction.version=1",), "the level 0"),
+        ("", ("transaction.version=3",), "the level 0 to 2"),
+        ("", ("kraft.version=1",), "the level 0"),
     ],
 )
 def test_levels_that_there_are_not_are_refused(release: str, features: Sequence[str], words: str) -> None:

@@ -16,6 +16,7 @@ from strandline.controller.metadata.features import (
     BEFORE_LEVELS,
     METADATA_FEATURE,
     OWN_LEVELS,
+    TRANSACTION_TOPIC,
     FeatureLevelRecord,
     Range,
 )
@@ -101,7 +102,8 @@ def test_validate_only_changes_nothing(machine_cluster: Any) -> None:
         ([(METADATA_FEATURE, 0, UNSAFE)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 2"),
         ([(METADATA_FEATURE, -1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 2"),
         ([("share.version", 1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "there is no such feature"),
-        ([(TRANSACTIONS, 1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 0"),
+        ([(TRANSACTIONS, 3, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 0 to 2"),
+        ([("kraft.version", 1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 0"),
         ([("group.version", 0, SAFE)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1"),
         ([(METADATA_FEATURE, 2, SAFE)], ErrorCode.INVALID_UPDATE_VERSION, "ask for an upgrade"),
     ],
@@ -167,6 +169,22 @@ def test_a_level_that_cannot_be_left_is_not(transactions: Any, kind: UpdateKind)
     cluster = transactions
     update(cluster, (METADATA_FEATURE, 2, UP), (TRANSACTIONS, 2, UP))
     assert "they are one way" in refused(cluster, (TRANSACTIONS, 1, kind)).message
+
+
+@pytest.mark.parametrize("kind", [SAFE, UNSAFE], ids=lambda kind: kind.name)
+def test_a_level_of_which_something_is_written_is_not_left(machine_cluster: Any, kind: UpdateKind) -> None:
+    """Rule A33: builds before would show open and aborted transactions, and end none. Until the first transaction the
+    level can be left; no way round by the level of the metadata, which has no record of it."""
+    cluster = machine_cluster(2)
+    update(cluster, (METADATA_FEATURE, 2, UP), (TRANSACTIONS, 2, UP))
+    update(cluster, (TRANSACTIONS, 0, kind))
+    update(cluster, (TRANSACTIONS, 2, UP))
+    cluster.create(TRANSACTION_TOPIC, [[1, 2]])
+    assert TRANSACTION_TOPIC in refused(cluster, (TRANSACTIONS, 0, kind)).message
+    assert "cannot" in refused(cluster, (METADATA_FEATURE, 1, kind)).message or kind is SAFE
+    assert TRANSACTION_TOPIC in refused(cluster, (TRANSACTIONS, 0, kind), (METADATA_FEATURE, 1, kind)).message
+    update(cluster, (TRANSACTIONS, 1, kind))
+    assert cluster.image.transaction_version == 1
 
 
 def test_a_build_that_does_not_know_a_level_cannot_register(machine_cluster: Any) -> None:

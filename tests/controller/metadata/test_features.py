@@ -33,15 +33,6 @@ def image_of(*records: MetadataRecord, supported: features.Supported = features.
     return delta.image(len(records) - 1, 1, 0)
 
 
-@pytest.fixture
-def transactions(monkeypatch: pytest.MonkeyPatch) -> features.Supported:
-    """A build that knows transaction.version 0 to 2."""
-    levels = tuple(features.Level(number, "9.9.9", "", True, "") for number in (0, 1, 2))
-    known = {**FEATURES, "transaction.version": features.Feature("transaction.version", 0, levels)}
-    monkeypatch.setattr(features, "FEATURES", known)
-    return {**features.OWN_LEVELS, "transaction.version": Range(0, 2)}
-
-
 def test_levels_of_the_table_are_a_row_each_in_order() -> None:
     """Every level between the first and the last has its row, and what it adds in words."""
     for feature in FEATURES.values():
@@ -50,7 +41,7 @@ def test_levels_of_the_table_are_a_row_each_in_order() -> None:
         assert feature.implied in feature.supported
         assert all(level.adds and level.leaving for level in feature.levels)
         assert not feature.levels[0].can_be_left
-    assert FEATURES["transaction.version"].supported == Range(0, 0)
+    assert FEATURES["transaction.version"].supported == Range(0, 2)
 
 
 def test_levels_of_records_and_fields_are_in_the_table_and_in_the_records() -> None:
@@ -117,25 +108,33 @@ def test_an_older_build_halts_at_the_first_record_of_a_newer_level() -> None:
     assert image_of(MetadataVersionRecord(1), supported=BEFORE_LEVELS).metadata_version == 1
 
 
-def test_levels_survive_a_snapshot(transactions: features.Supported) -> None:
+def test_levels_survive_a_snapshot() -> None:
     """Rule A32: a follower that loads one knows the same levels; at the first level a snapshot is as it was."""
     for records in (first_levels(1), first_levels(2), [*first_levels(2), FeatureLevelRecord("transaction.version", 2)]):
-        image = image_of(*records, supported=transactions)
+        image = image_of(*records)
         data = encode_records(image_records(image))
-        again = load_image("c", decode_records(data), image.offset + 1, 1, transactions)
+        again = load_image("c", decode_records(data), image.offset + 1, 1, features.OWN_LEVELS)
         assert again == image
         assert diff(MetadataImage("c"), again)[MetadataImage.levels].changed.keys() == image.levels.keys()
     assert encode_records(image_records(image_of(MetadataVersionRecord(1)))) == [b"\x01\x01\x08\x01"]
 
 
-def test_leaving_the_level_of_features_drops_their_records(transactions: features.Supported) -> None:
+def test_leaving_the_level_of_features_drops_their_records() -> None:
     """Whoever replays it has what an older build would have."""
     levels = FeatureLevelRecord("transaction.version", 2)
-    image = image_of(*first_levels(2), levels, MetadataVersionRecord(1), supported=transactions)
+    image = image_of(*first_levels(2), levels, MetadataVersionRecord(1))
     assert image.levels == {METADATA_FEATURE: 1}
     assert image.finalized["transaction.version"] == 0
-    image = image_of(*first_levels(2), levels, FeatureLevelRecord("transaction.version", 0), supported=transactions)
+    image = image_of(*first_levels(2), levels, FeatureLevelRecord("transaction.version", 0))
     assert "transaction.version" not in image.levels
+
+
+def test_the_level_of_transactions_is_what_the_metadata_say() -> None:
+    """None without a record: a cluster that was made by a build before has none until it is finalized."""
+    levels = [image_of(*first_levels(2), FeatureLevelRecord("transaction.version", level)) for level in (1, 2, 0)]
+    assert [image.transaction_version for image in levels] == [1, 2, 0]
+    assert [image_of(*first_levels(at)).transaction_version for at in (1, 2)] == [0, 0]
+    assert MetadataImage("c").transaction_version == 0
 
 
 def test_builds_that_say_nothing_are_from_before_there_were_levels() -> None:

@@ -23,7 +23,7 @@ from strandline.log.tier.restoring import (
     find_stored_topics,
     tiers_to_adopt,
 )
-from strandline.log.tier.sidecar import SidecarHeader, encode_sidecar, for_cluster, load_sidecar
+from strandline.log.tier.sidecar import HEAD_BYTES, VERSION, SidecarHeader, encode_sidecar, for_cluster, load_sidecar
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError, StoreError
 from tests.log.tier.stores import chunked
@@ -177,6 +177,18 @@ def test_less_than_was_copied_is_refused(store: MemoryStore, gone: str) -> None:
     assert refused.value.code is ErrorCode.INVALID_REQUEST
     assert "partition 0" in refused.value.message
     assert run(adopted(allow_loss=True)) == ([25] if gone == ".log" else [0])
+
+
+def test_what_a_newer_build_stored_is_left_out_of_no_restore(store: MemoryStore) -> None:
+    """Rule B35: not even where a loss was agreed to."""
+    key = sorted(key for key in store.objects if key.endswith(".index"))[1]
+    data = bytearray(store.objects[key])
+    data[4:6] = (VERSION + 1).to_bytes(2, "big")
+    data[HEAD_BYTES - 4 : HEAD_BYTES] = crc32c(bytes(data[: HEAD_BYTES - 4])).to_bytes(4, "big")
+    store.objects[key] = bytes(data)
+    for allow_loss in (False, True):
+        with pytest.raises(StoreError, match="Install the build that wrote it"):
+            run(tiers_to_adopt(store, "old", "t", TOPIC_ID, allow_loss=allow_loss, now_ms=9))
 
 
 def test_a_damaged_sidecar_is_not_written_anew(store: MemoryStore) -> None:

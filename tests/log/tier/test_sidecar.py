@@ -23,7 +23,7 @@ from strandline.log.tier.sidecar import (
     decode_producers,
     encode_sidecar,
 )
-from strandline.proto.errors import CorruptLogError
+from strandline.proto.errors import CorruptLogError, StoreError
 from strandline.proto.ids import Offset
 from strandline.proto.tier import TieredSegment
 
@@ -181,9 +181,17 @@ def test_lengths_are_bounded_before_anything_is_fetched() -> None:
         head = struct.pack(">4sH8I", b"SLTS", 1, *numbers)
         with pytest.raises(CorruptLogError, match="at most"):
             decode_head(head + struct.pack(">I", crc32c(head)), "k")
-    head = struct.pack(">4sH8I", b"SLTS", 2, *[0] * 8)
-    with pytest.raises(CorruptLogError, match="version 2"):
+
+
+@pytest.mark.parametrize("parts", [[0] * 8, [1 << 31] * 8])
+def test_one_of_a_newer_build_is_not_damaged(parts: list[int]) -> None:
+    """Rule B35: what is damaged can be left out of a restore; what is newer waits for a newer build."""
+    head = struct.pack(">4sH8I", b"SLTS", 2, *parts)
+    said = "k has the format 2, and this build, Strandline .*, reads it up to 1. Install the build that wrote it"
+    with pytest.raises(StoreError, match=said):
         decode_head(head + struct.pack(">I", crc32c(head)), "k")
+    with pytest.raises(CorruptLogError, match="CRC"):
+        decode_head(head + struct.pack(">I", crc32c(head) ^ 1), "k")
 
 
 # ---------------------------------------------------------------------- keys

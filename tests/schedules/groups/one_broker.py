@@ -62,7 +62,9 @@ class OneBroker:
             OFFSETS_TOPIC,
             replicas=self.replicas,
             clock=clock,
-            make_shard=lambda: GroupShard(GroupConfig({}), random.Random(3), GroupCounters(), lambda: self.image),
+            make_shard=lambda _partition, _epoch: GroupShard(
+                GroupConfig({}), random.Random(3), GroupCounters(), lambda: self.image
+            ),
             write_timeout_ms=5_000,
         )
 

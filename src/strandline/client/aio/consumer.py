@@ -127,6 +127,7 @@ class Consumer:
         self._on_replaced: Listener | None = None
         self._replaced: dict[TopicPartition, None] = {}
         self._deserializing = Deserializing(self._config)
+        self._read_committed = self._config.isolation_level == "read_committed"
         self._handed: ConsumerRecord | None = None
         """Record that an iteration without a group yielded last."""
         self._stopped = False
@@ -519,7 +520,7 @@ class Consumer:
         """The first record at or after each time (ms), None where there is none. Raises as `end_offsets`."""
         wanted = {partition_of(item): timestamp_ms for item, timestamp_ms in timestamps_ms.items()}
         self._started()
-        found = await self._leaders.list_offsets(wanted, self._timeout_ms())
+        found = await self._leaders.list_offsets(wanted, self._timeout_ms(), read_committed=self._read_committed)
         return {
             item: None
             if answer.offset < 0
@@ -843,11 +844,7 @@ class Consumer:
     async def _ends(self, partitions: Iterable[Partition], which: int) -> dict[TopicPartition, int]:
         wanted = {partition_of(item): which for item in partitions}
         self._started()
-        found = await self._leaders.list_offsets(
-            wanted,
-            self._timeout_ms(),
-            read_committed=self._config.isolation_level == "read_committed",
-        )
+        found = await self._leaders.list_offsets(wanted, self._timeout_ms(), read_committed=self._read_committed)
         return {item: answer.offset for item, answer in found.items()}
 
     def _seek_by_query(self, wanted: Mapping[Partition, int]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple
 
+from strandline.cluster.groups.machine import Transaction
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicId
 from strandline.proto.kafka.group_records import OffsetValue
@@ -117,6 +119,7 @@ class CommitOffsets(NamedTuple):
         retention_ms: the client's own, None for the cluster's.
         unknown_group: the error by which this client understands that there is no such group.
         knows_epochs: the client's version of the request has the errors of the consumer protocol.
+        transaction: they count once it is committed (TxnOffsetCommit); None: once they are written.
     """
 
     group_id: str
@@ -127,22 +130,33 @@ class CommitOffsets(NamedTuple):
     retention_ms: int | None = None
     unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION
     knows_epochs: bool = True
+    transaction: Transaction | None = None
 
 
 class FetchOffsets(NamedTuple):
     """Answered with (topic, [(partition, value or None)]); `topics` None asks for every offset of the group. Offsets of
     an earlier topic of that name are none.
 
-    `member_id` and `epoch` are those of a member of the consumer protocol; None and -1 ask from outside.
+    `member_id` and `epoch` are those of a member of the consumer protocol; None and -1 ask from outside. `stable`: an
+    offset that an open transaction may replace is `UNSTABLE` (KIP-447).
     """
 
     group_id: str
     topics: tuple[tuple[str, tuple[int, ...]], ...] | None
     member_id: str | None = None
     epoch: int = -1
+    stable: bool = False
 
 
-FetchedOffsets = list[tuple[str, list[tuple[int, OffsetValue | None]]]]
+class Unstable(Enum):
+    """Says that an open transaction has an offset of the partition."""
+
+    UNSTABLE = "unstable"
+
+
+UNSTABLE = Unstable.UNSTABLE
+
+FetchedOffsets = list[tuple[str, list[tuple[int, OffsetValue | Unstable | None]]]]
 
 
 class DeleteOffsets(NamedTuple):

@@ -11,6 +11,7 @@ from strandline.cluster.groups.classic.group import Group
 from strandline.cluster.groups.config import UNSTORED_GROUPS_MAX, GroupConfig
 from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup
 from strandline.cluster.groups.machine import Outbox
+from strandline.cluster.groups.pending_offsets import PendingOffsets
 from strandline.cluster.groups.timers import Timers
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -25,9 +26,10 @@ class ShardContext:
         groups: classic groups, and those that only keep offsets, by group id.
         consumer_groups: groups of the consumer protocol; no id is in both.
         offsets: group id -> topic -> partition -> committed offset.
+        pending: offsets of transactions that are open.
     """
 
-    __slots__ = ("config", "consumer_groups", "counters", "groups", "offsets", "out", "rng", "timers")
+    __slots__ = ("config", "consumer_groups", "counters", "groups", "offsets", "out", "pending", "rng", "timers")
 
     def __init__(self, config: GroupConfig, rng: Rng, counters: GroupCounters) -> None:
         self.config = config
@@ -38,6 +40,7 @@ class ShardContext:
         self.groups: dict[str, Group] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.offsets: dict[str, dict[str, dict[int, OffsetValue]]] = {}
+        self.pending = PendingOffsets()
 
     def group(self, group_id: str) -> Group:
         """A classic group. Raises KafkaError GROUP_ID_NOT_FOUND."""
@@ -60,9 +63,13 @@ class ShardContext:
             return True
         return sum(not group.stored for group in self.groups.values()) < UNSTORED_GROUPS_MAX
 
+    def has_offsets(self, group_id: str) -> bool:
+        """True if the group has committed offsets, or may have some once a transaction ends."""
+        return group_id in self.offsets or self.pending.has_group(group_id)
+
     def forget_if_unused(self, group: Group) -> None:
         """Forget a group of which nothing was ever stored, and in which nobody is."""
-        if not group.stored and not group.size and group.group_id not in self.offsets:
+        if not group.stored and not group.size and not self.has_offsets(group.group_id):
             self.groups.pop(group.group_id, None)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 
 from strandline.cluster.groups.machine import Shard
+from strandline.log.batch import Record as LogRecord
 from strandline.log.batch import decode_records, iter_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -19,19 +21,68 @@ RECORDS_PER_TURN = 500
 """Replayed at once: some milliseconds."""
 
 
+class Latest:
+    """The records of a log that a shard needs: of each key the last one that counts, and all of open transactions.
+
+    A record counts that is in no transaction, or in one that was committed; the place of the record decides which one
+    is the last, not that of the marker (KAFKA-14505).
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[bytes, LogRecord] = {}
+        self._open: dict[int, list[LogRecord]] = {}
+        self._in_order = True
+
+    def take(self, records: Iterable[LogRecord]) -> None:
+        """Take in records that are in no transaction, in the order of the log."""
+        latest = self._latest
+        for record in records:
+            if record.key is not None:
+                latest.pop(record.key, None)
+                latest[record.key] = record
+
+    def take_pending(self, records: Iterable[LogRecord], producer_id: int) -> None:
+        """Take in records of a transaction."""
+        self._open.setdefault(producer_id, []).extend(records)
+
+    def end(self, producer_id: int, *, commit: bool) -> None:
+        """Take in a marker."""
+        for record in self._open.pop(producer_id, ()):
+            if commit and self._is_last(record):
+                self.take([record])
+                self._in_order = False  # its place is before those that were taken since
+
+    def _is_last(self, record: LogRecord) -> bool:
+        known = None if record.key is None else self._latest.get(record.key)
+        return known is None or known.offset < record.offset  # rule C17/loading-goes-by-the-marker
+
+    def replay(self, shard: Shard) -> Iterator[None]:
+        """Replay them, one with each step: what counts in its order, then what is pending behind it."""
+        latest = self._latest.values()
+        for record in latest if self._in_order else sorted(latest):
+            if record.key is not None:
+                shard.replay(Record(record.key, record.value))
+                yield
+        pending = [(record, producer_id) for producer_id, records in self._open.items() for record in records]
+        for record, producer_id in sorted(pending):
+            if record.key is not None and self._is_last(record):
+                shard.replay_pending(Record(record.key, record.value), producer_id)
+                yield
+
+
 async def replay_log(replicas: ReplicaManager, tp: TopicPartition, leader_epoch: int, shard: Shard) -> int:
     """Replay what stands in the log of this leadership, committed or not: what the leader has will be committed with
     its next record, and nobody else appends. Returns where the log ended.
 
-    Of each key only the last record is replayed, in the order of those: the topic is one that may be compacted, so a
-    shard can make nothing of the others, and a log that nobody has compacted has many of them.
+    Not every record is replayed, but what `Latest` keeps: the topic is one that may be compacted, so a shard can make
+    nothing of the others, and a log that nobody has compacted has many of them.
 
     Raises:
         KafkaError: the partition is not led here in that leader epoch any more, or its log cannot be read.
         ProtocolError: a record does not parse.
     """
     offset, end = log_bounds(replicas, tp, leader_epoch)
-    latest: dict[bytes, bytes | None] = {}
+    latest = Latest()
     while offset < end:
         found = replicas.read(tp, offset, LOAD_BYTES, current_leader_epoch=leader_epoch, committed_only=False)
         if found is None:
@@ -42,14 +93,10 @@ async def replay_log(replicas: ReplicaManager, tp: TopicPartition, leader_epoch:
             raise KafkaError(found.error, found.message)
         for header, batch in iter_batches(found.data):
             if not header.is_control:
-                for record in decode_records(batch):
-                    if record.key is not None:
-                        latest.pop(record.key, None)
-                        latest[record.key] = record.value
+                latest.take(decode_records(batch))
         offset = found.next_offset
         await asyncio.sleep(0)
-    for number, (key, value) in enumerate(latest.items()):
-        shard.replay(Record(key, value))
+    for number, _ in enumerate(latest.replay(shard)):
         if number % RECORDS_PER_TURN == RECORDS_PER_TURN - 1:
             await asyncio.sleep(0)
     log_bounds(replicas, tp, leader_epoch)

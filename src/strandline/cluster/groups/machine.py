@@ -2,9 +2,9 @@
 
 A shard never changes what is durable by itself. It asks for a `Write`; the runtime appends it to the shard's partition
 and, once it stands in the log, calls `replay` with each record: at run time exactly as when the partition is loaded, so
-that memory is always what the log says. A write that is refused leaves nothing to undo. The answer waits until the high
-watermark has passed the write. What a shard holds beside that (members that wait, deadlines) is soft: a failover loses
-it, and clients bring it again.
+that memory is always what the log says. Records of a transaction are replayed as pending, and its marker decides. A
+write that is refused leaves nothing to undo. The answer waits until the high watermark has passed the write. What a
+shard holds beside that (members that wait, deadlines) is soft: a failover loses it, and clients bring it again.
 """
 
 from __future__ import annotations
@@ -35,6 +35,18 @@ COMMITTED = WriteOutcome(ErrorCode.NONE, True)
 Then = Callable[[WriteOutcome, Now], None]
 
 
+class Transaction(NamedTuple):
+    """The open transaction of a producer, as a write belongs to it.
+
+    Attributes:
+        verification: the log's own, with which the transaction begins there; None where it is open there already.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    verification: Any = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
     """Records that stand in the log together or not at all.
@@ -42,11 +54,16 @@ class Write:
     Attributes:
         then: called exactly once with the outcome, unless the shard is dropped before.
         replay: false for records of what the shard's soft state says already.
+        late: called (as `then`, with COMMITTED) when the write is committed after all, where `then` heard an error of
+            it while it stood in the log. For a decision that has to be carried out once it is one, however late.
+        transaction: what the records wait for, before they count; None: they count at once.
     """
 
     records: tuple[Record, ...]
     then: Then
     replay: bool = True
+    late: Then | None = None
+    transaction: Transaction | None = None
 
 
 class Reply(NamedTuple):
@@ -64,10 +81,12 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class Effects:
-    """Effects of a step of a shard: the writes in their order, then the replies."""
+    """Effects of a step of a shard: the writes in their order, then the replies, then the orders: what others are to
+    do, outside of the shard's own partition."""
 
     writes: list[Write] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
+    orders: list[Any] = field(default_factory=list)
 
 
 class Outbox:
@@ -78,14 +97,26 @@ class Outbox:
     def __init__(self) -> None:
         self._effects = Effects()
 
-    def write(self, records: tuple[Record, ...], then: Then, *, replay: bool = True) -> None:
-        """Order records to be appended; `then` is called with the outcome."""
-        self._effects.writes.append(Write(records, then, replay))
+    def write(
+        self,
+        records: tuple[Record, ...],
+        then: Then,
+        *,
+        replay: bool = True,
+        late: Then | None = None,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Order records to be appended; `then` is called with the outcome (see `Write`)."""
+        self._effects.writes.append(Write(records, then, replay, late, transaction))
 
     def reply(self, to: Any, answer: Any, *, after_writes: bool = False) -> None:
         """Answer; `to` None is nobody."""
         if to is not None:
             self._effects.replies.append(Reply(to, answer, after_writes))
+
+    def order(self, order: Any) -> None:
+        """Give an order, which the runtime hands on."""
+        self._effects.orders.append(order)
 
     def take(self) -> Effects:
         """Return the effects collected so far, and begin anew."""
@@ -98,6 +129,13 @@ class Shard(Protocol):
 
     def replay(self, record: Record) -> None:
         """Take in a record that stands in the log. Raises ProtocolError when it does not parse."""
+
+    def replay_pending(self, record: Record, producer_id: int) -> None:
+        """Take in a record of this producer's open transaction: it counts, in the place in the log that it has now,
+        once the transaction is committed. Raises ProtocolError when it does not parse."""
+
+    def replay_marker(self, producer_id: int, commit: bool) -> None:
+        """Take in the end of this producer's transaction."""
 
     def loaded(self, now: Now) -> Effects:
         """Begin to serve: every record of the log was replayed."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator
 from strandline.cluster.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
 from strandline.cluster.groups.classic.rebalance import Rebalancing
 from strandline.cluster.groups.commands import (
+    UNSTABLE,
     CommitOffsets,
     DeleteOffsets,
     FetchedOffsets,
@@ -51,6 +52,24 @@ class OffsetStore:
     def put(self, key: OffsetKey, value: OffsetValue | None) -> None:
         """Replay a record of the log, in the log's order: the last one counts, be its offset smaller or larger
         (schedule 44)."""
+        if self._context.pending:
+            self._context.pending.end(key)  # rule C17/pending-offset-outlives-a-later-one
+        self._count(key, value)
+
+    def put_pending(self, key: OffsetKey, value: OffsetValue | None, producer_id: int) -> None:
+        """Replay a record of a transaction that is open."""
+        self._context.pending.put(key, value, producer_id)
+        self.keep(key.group)
+
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
+        """Replay a marker. It decides whatever state the group is in (redpanda#5543)."""
+        for key, value in self._context.pending.take(producer_id, commit=commit):
+            if commit:
+                self._count(key, value)
+            elif not self._context.has_offsets(key.group):
+                self._forget_keeper(key.group)
+
+    def _count(self, key: OffsetKey, value: OffsetValue | None) -> None:
         offsets = self._context.offsets
         if value is not None:
             offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
@@ -63,13 +82,15 @@ class OffsetStore:
             del topics[key.topic]
         if key.group in offsets and not topics:
             del offsets[key.group]
+        if not self._context.has_offsets(key.group):
             self._forget_keeper(key.group)
 
     def keep(self, group_id: str) -> None:
         """Offsets without a group, committed from outside or left by one that has ended, are a group that only keeps
         offsets: it can be seen and deleted, and they expire."""
         context = self._context
-        if group_id in context.offsets and group_id not in context.groups and group_id not in context.consumer_groups:
+        known = group_id in context.groups or group_id in context.consumer_groups
+        if not known and context.has_offsets(group_id):
             context.groups[group_id] = Group(group_id, stored=True)
 
     def _forget_keeper(self, group_id: str) -> None:
@@ -110,7 +131,7 @@ class OffsetStore:
 
         if records:
             self._context.counters.offset_commits += len(records)
-            self._context.out.write(tuple(records), written)
+            self._context.out.write(tuple(records), written, transaction=command.transaction)
         else:
             self._context.out.reply(to, errors)
 
@@ -128,10 +149,14 @@ class OffsetStore:
         if command.generation < 0 and group.is_empty:
             return  # an administrator, or a consumer that assigns its partitions by hand
         if command.generation < 0 and not command.member_id and command.instance_id is None:
+            if command.transaction is not None:
+                return  # a producer that is told no group metadata, as before KIP-447: its epoch alone fences it
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members; only they commit")
         member = group.check_member(command.member_id, command.instance_id)
-        if command.generation != group.generation:
+        if command.generation != group.generation:  # rule C7/older-generation-commits-in-a-transaction
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if command.transaction is not None:
+            return  # a producer's work tells nothing of the consumer's life, and it cannot join anew by itself
         if group.state is GroupState.COMPLETING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         self._rebalancing.renew_session(group, member, now)
@@ -157,7 +182,23 @@ class OffsetStore:
             for topic, numbers in command.topics:
                 values = known.get(topic, {})
                 found.append((topic, [(number, self._living(topic, values.get(number))) for number in numbers]))
+        if command.stable and self._context.pending.has_group(command.group_id):  # rule C7/unstable-offset-is-told
+            found = self._stable(command, found)
         self._context.out.reply(to, found, after_writes=True)
+
+    def _stable(self, command: FetchOffsets, found: FetchedOffsets) -> FetchedOffsets:
+        """The same, but for partitions of which an open transaction has an offset; who asks for the whole group is told
+        also of those that have no other."""
+        pending = dict.fromkeys(self._context.pending.of_group(command.group_id))
+        told: FetchedOffsets = []
+        for topic, values in found:
+            told.append((topic, [(one, UNSTABLE if (topic, one) in pending else value) for one, value in values]))
+            for one, _ in values:
+                pending.pop((topic, one), None)
+        if command.topics is None:
+            for topic, one in pending:
+                told.append((topic, [(one, UNSTABLE)]))
+        return told
 
     def _living(self, topic: str, value: OffsetValue | None) -> OffsetValue | None:
         # schedule 63/offset-of-another-topic-told
@@ -213,7 +254,11 @@ class OffsetStore:
         return _EVERY_TOPIC if topics is None else topics
 
     def _has(self, group_id: str, topic: str, partition: int) -> bool:
-        return partition in self._context.offsets.get(group_id, {}).get(topic, {})
+        committed = partition in self._context.offsets.get(group_id, {}).get(topic, {})
+        return committed or self._is_pending(group_id, topic, partition)
+
+    def _is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        return bool(self._context.pending.producers(group_id, topic, partition))
 
     def delete_group(self, group_id: str, to: object) -> None:
         """Delete the group with everything it has committed. Raises KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
@@ -221,6 +266,8 @@ class OffsetStore:
         group = self._context.group(group_id) if consumer_group is None else consumer_group
         if not group.is_empty:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
+        if self._context.pending.has_group(group_id):  # rule C17/group-of-an-open-transaction-is-deleted
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"an open transaction has offsets of group {group_id!r}")
         ends = (group_record(group_id, None),) if consumer_group is None else tuple(consumer_group.tombstones())
 
         def written(outcome: WriteOutcome, _now: Now) -> None:
@@ -245,6 +292,12 @@ class OffsetStore:
             for partition, value in topics.get(topic, {}).items()
             if value.topic_id is None or self._is_gone(topic, value)
         ]
+        gone += [
+            key
+            for key, value in self._context.pending.all()
+            if key.topic in command.topics
+            and (value is None or value.topic_id is None or self._is_gone(key.topic, value))
+        ]
         self._forget(gone)
         self._context.out.reply(to, None)
 
@@ -261,6 +314,8 @@ class OffsetStore:
             for partition, value in partitions.items()
             if self._is_gone(topic, value)
         ]
+        pending = self._context.pending.all()
+        gone += [key for key, value in pending if value is not None and self._is_gone(key.topic, value)]
         if gone:
             mark("offsets-of-deleted-topic-dropped")
         self._forget(gone)
@@ -269,8 +324,10 @@ class OffsetStore:
         return topic not in self._image().topics or self._is_of_another(topic, value)
 
     def _forget(self, gone: list[OffsetKey]) -> None:
-        self._context.counters.offset_deletions += len(gone)
-        self._write_in_pieces([offset_record(key, None) for key in gone])
+        """Write the ends of these offsets, and of what is pending of the same partitions."""
+        keys = dict.fromkeys(gone)
+        self._context.counters.offset_deletions += len(keys)
+        self._write_in_pieces([offset_record(key, None) for key in keys])
 
     # Expiry
 
@@ -281,7 +338,7 @@ class OffsetStore:
             records = [offset_record(key, None) for key in self._expired(group, now)]
             self._context.counters.offset_expirations += len(records)
             kept = sum(map(len, self._context.offsets.get(group.group_id, {}).values())) - len(records)
-            if not kept and group.is_empty and not group.size:
+            if not kept and group.is_empty and not group.size and not self._context.pending.has_group(group.group_id):
                 if group.stored:
                     records.append(group_record(group.group_id, None))
                 else:
@@ -300,10 +357,12 @@ class OffsetStore:
             if topic not in read
             for partition, value in partitions.items()
             if now.earliest_ms >= self._ends_ms(value, value.commit_ms)
+            and not self._is_pending(group.group_id, topic, partition)
         ]
         self._context.counters.offset_expirations += len(expired)
         records = [offset_record(key, None) for key in expired]
-        if group.is_empty and len(expired) == sum(map(len, offsets.values())):
+        all_expired = len(expired) == sum(map(len, offsets.values()))
+        if group.is_empty and all_expired and not self._context.pending.has_group(group.group_id):
             records += group.tombstones()
         self._write_in_pieces(records)
 
@@ -326,6 +385,9 @@ class OffsetStore:
             if topic in used:
                 continue
             for partition, value in partitions.items():
+                # rule C17/offset-of-an-open-transaction-expires
+                if self._is_pending(group.group_id, topic, partition):
+                    continue  # a tombstone behind it would take what the transaction commits (redpanda#31483)
                 # rule B32/offsets-expire-by-a-clock-set-ahead
                 if now.earliest_ms >= self._ends_ms(value, value.commit_ms if since_empty == NEVER else since_empty):
                     yield OffsetKey(group.group_id, topic, partition)
@@ -350,7 +412,15 @@ def _check_consumer_group(group: ConsumerGroup, command: CommitOffsets) -> None:
     while the group has no members."""
     if command.generation < 0 and group.is_empty:
         return
+    in_transaction = command.transaction is not None
+    if in_transaction and command.generation < 0 and not command.member_id and command.instance_id is None:
+        return
     member = group.check_member(command.member_id)
-    if member.classic is None and not command.knows_epochs:
+    if not in_transaction and member.classic is None and not command.knows_epochs:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this version of OffsetCommit knows no member epochs")
-    group.check_epoch(command.member_id, command.generation)
+    try:
+        group.check_epoch(command.member_id, command.generation)
+    except KafkaError as error:
+        if in_transaction and error.code is ErrorCode.STALE_MEMBER_EPOCH:  # producers know this one alone
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, error.message) from error
+        raise

@@ -123,14 +123,20 @@ class CoordinatorRuntime(Generic[S]):
         *,
         replicas: ReplicaManager,
         clock: Clock,
-        make_shard: Callable[[], S],
+        make_shard: Callable[[int, LeaderEpoch], S],
         write_timeout_ms: int,
+        on_order: Callable[[Any], None] | None = None,
+        on_drop: Callable[[int, LeaderEpoch], None] | None = None,
     ) -> None:
+        """`make_shard` gets the partition and the leader epoch; `on_order` a shard's orders, of which those are void
+        whose shard `on_drop` names."""
         self.topic = topic
         self._replicas = replicas
         self._clock = clock
         self._make_shard = make_shard
         self._write_timeout_ms = write_timeout_ms
+        self._on_order = on_order
+        self._on_drop = on_drop
         self._topic_id: TopicId | None = None
         self._hosted: dict[int, Hosted[S]] = {}
         self._given_up: dict[int, None] = {}
@@ -187,7 +193,7 @@ class CoordinatorRuntime(Generic[S]):
             self._drop(partition)
             hosted = None
         if hosted is None and leadership is not None:
-            hosted = self._hosted[partition] = Hosted(partition, leadership, self._make_shard())
+            hosted = self._hosted[partition] = Hosted(partition, leadership, self._make_shard(partition, leadership[1]))
             self._given_up.pop(partition, None)
             self._to_load.append(hosted)
             if self._loader is None:
@@ -199,6 +205,8 @@ class CoordinatorRuntime(Generic[S]):
         hosted = self._hosted.pop(partition)
         self._given_up[partition] = None
         hosted.phase = Phase.DROPPED
+        if self._on_drop is not None:
+            self._on_drop(partition, hosted.leadership[1])
         waiting, hosted.waiting = hosted.waiting, {}
         for future in waiting:
             if not future.done():
@@ -238,7 +246,21 @@ class CoordinatorRuntime(Generic[S]):
     def _serve_when_committed(self, hosted: Hosted[S], began_ms: float) -> None:
         """A new leader has records of which it cannot tell yet whether they are committed. Until they are
         committed no answer may show them (schedule 41)."""
-        if hosted.phase is not Phase.LOADING:
+
+        def serve() -> None:
+            if hosted.phase is not Phase.LOADING:
+                return
+            hosted.phase = Phase.SERVING
+            now = self._now()
+            self.partition_load_ms_max = max(self.partition_load_ms_max, now.monotonic_ms - began_ms)
+            self._step(hosted, lambda: hosted.shard.loaded(now))
+
+        self._when_committed(hosted, hosted.end_offset, serve)
+
+    def _when_committed(self, hosted: Hosted[S], offset: int, then: Callable[[], None]) -> None:
+        """Call `then` once the high watermark has reached `offset`, at once if it has; never if the leadership ends
+        before."""
+        if hosted.phase is Phase.DROPPED:
             return
         tp = TopicPartition(self.topic, hosted.partition)
         try:
@@ -247,18 +269,15 @@ class CoordinatorRuntime(Generic[S]):
             return
         replica = self._replicas.partition(tp)
         assert replica is not None
-        if replica.high_watermark < hosted.end_offset:
+        if replica.high_watermark < offset:
             loop = asyncio.get_running_loop()
 
             def risen() -> None:
-                loop.call_soon(self._serve_when_committed, hosted, began_ms)
+                loop.call_soon(self._when_committed, hosted, offset, then)
 
             self._replicas.on_high_watermark(tp, risen)
             return
-        hosted.phase = Phase.SERVING
-        now = self._now()
-        self.partition_load_ms_max = max(self.partition_load_ms_max, now.monotonic_ms - began_ms)
-        self._step(hosted, lambda: hosted.shard.loaded(now))
+        then()
 
     # Commands
 
@@ -308,6 +327,12 @@ class CoordinatorRuntime(Generic[S]):
         for partition in sorted(self._hosted):
             yield self._hosted[partition]
 
+    def tell(self, partition: int, command: Any) -> None:
+        """Give a command to a shard, if it serves; nobody waits for the answer."""
+        hosted = self._hosted.get(partition)
+        if hosted is not None:
+            self._step(hosted, lambda: hosted.shard.handle(command, None, self._now()))
+
     def tell_all(self, command: Any) -> None:
         """Give a command to every shard that serves, of which nobody waits for the answer."""
         for hosted in list(self.hosted()):
@@ -343,6 +368,9 @@ class CoordinatorRuntime(Generic[S]):
                 self._reply_behind(hosted, next(reversed(hosted.pending)), reply)
             else:
                 self._reply(hosted, reply.to, reply.answer)
+        if self._on_order is not None:
+            for order in effects.orders:
+                self._on_order(order)
 
     def _reply_behind(self, hosted: Hosted[S], last: _Pending, reply: Reply) -> None:
         """Reply behind the last write: the answer may show what is lost with it, or is refused after too long."""
@@ -378,6 +406,7 @@ class CoordinatorRuntime(Generic[S]):
             outcome = WriteOutcome(at_once[0].error, in_log)
             self._look_anew_after(hosted, outcome.error)
             self._carry_out(hosted, hosted.shard.ended(write, outcome, now))
+            self._tell_late(hosted, write, pending.append, outcome)
         else:
             hosted.pending[pending] = None
             pending.ticket = self._write_deadlines.add(self._write_timeout_ms, pending.expire)
@@ -418,6 +447,18 @@ class CoordinatorRuntime(Generic[S]):
         for reply in behind:
             self._reply(hosted, reply.to, reply.answer if outcome.error is ErrorCode.NONE else not_coordinator())
         self._step(hosted, lambda: hosted.shard.ended(pending.write, outcome, self._now()))
+        self._tell_late(hosted, pending.write, pending.append, outcome)
+
+    def _tell_late(self, hosted: Hosted[S], write: Write, append: Append | None, outcome: WriteOutcome) -> None:
+        """Tell the shard when a write that ended with an error in the log is committed all the same."""
+        late = write.late
+        if outcome.error is ErrorCode.NONE or not outcome.written or late is None or append is None:
+            return
+
+        def committed() -> None:
+            self._step(hosted, lambda: hosted.shard.ended(Write((), late), COMMITTED, self._now()))
+
+        self._when_committed(hosted, append.required_offset, committed)
 
     def _reply(self, hosted: Hosted[S], to: Any, answer: Any) -> None:
         future: asyncio.Future[Any] = to

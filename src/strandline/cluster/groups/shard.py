@@ -103,6 +103,19 @@ class GroupShard:
         else:
             self.unknown_records += 1
 
+    def replay_pending(self, record: Record, producer_id: int) -> None:
+        """Only offsets are committed in transactions. Raises ProtocolError for a record that does not parse."""
+        key = read_key(record.key)
+        if isinstance(key, OffsetKey):
+            value = None if record.value is None else OFFSET.read(record.value)
+            self._offsets.put_pending(key, value, producer_id)
+        else:
+            self.unknown_records += 1
+
+    def replay_marker(self, producer_id: int, commit: bool) -> None:
+        """See `OffsetStore.end_transaction`."""
+        self._offsets.end_transaction(producer_id, commit)
+
     def _replay_consumer_group(self, key: ConsumerGroupKey, value: bytes | None) -> None:
         """A group of the consumer protocol is there with any of its records, in whatever order they come: the log keeps
         the last of each. It ends with the tombstone of its epoch."""

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import structlog
 
-from strandline.cluster.groups.group_coordinator import CREATE_TIMEOUT_MS
+from strandline.cluster.groups.coordinator import CREATE_TIMEOUT_MS
 from strandline.cluster.groups.internal_topic import InternalTopic, InternalTopicConfig
 from strandline.cluster.node.audit_partitions import AuditPartitions
 from strandline.cluster.node.audit_topic import AuditTopic

@@ -29,6 +29,7 @@ from strandline.controller.quorum.state_file import PROMISE, Remembered, StateFi
 from strandline.controller.raft.ready import ElectionState
 from strandline.log.checkpoints import META_PROPERTIES, MetaProperties, encode_id
 from strandline.log.disk import DirectoryLock, Disk, DiskError, read_file, write_file_durably
+from strandline.log.formats import take_directory
 from strandline.log.log_dir import format_log_dir, read_meta_properties
 from strandline.log.rewriting import restore_names
 from strandline.proto.errors import ConfigError, CorruptLogError
@@ -135,7 +136,7 @@ def format_directory(
 def _locked(disk: Disk, path: str) -> Iterator[None]:
     """Lock the directory, which is made if need be, with the names that a start left away."""
     disk.mkdir(path)
-    lock = disk.lock(path)  # rule A3/a-directory-formatted-by-everybody
+    lock = take_directory(disk, path)  # rule A3/a-directory-formatted-by-everybody
     try:
         restore_names(disk, path)
         yield
@@ -207,21 +208,22 @@ def take_directories(disks: Mapping[str, Disk], config: NodeConfig) -> list[Dire
         disks: what each directory lies on.
 
     Raises:
-        ConfigError: there is no first directory; the message has the command that makes it.
+        ConfigError: there is no first directory; the message has the command that makes it. Or one of them holds a file
+            of a newer build: nothing has changed in any.
         DirectoryInUse: another process has one of them.
         DiskError: the first one cannot be locked.
     """
     disk, path = disks[config.data_dir], config.data_dir
     if not disk.exists(path):
         raise _not_formatted(config)
-    locks = [disk.lock(path)]  # rule A3/a-directory-for-everybody
+    locks = [take_directory(disk, path)]  # rule A3/a-directory-for-everybody
     try:
-        restore_names(disk, path)
         for other in config.log_dirs[1:]:
             try:
-                locks.append(disks[other].lock(other))
+                locks.append(take_directory(disks[other], other))
             except DiskError:
                 continue  # opening it meets the same, and tells it
+        restore_names(disk, path)
     except BaseException:
         for lock in locks:
             lock.release()

@@ -38,7 +38,7 @@ def update_features(state: MachineState, request: UpdateFeaturesRequest, survey:
     levels = {**image.finalized, **{update.name: update.level for update in request.updates}}
     kinds = {update.kind for update in request.updates}
     if levels[METADATA_FEATURE] < LEVEL_OF_FEATURES:
-        levels |= _implied(levels, unsafe=UpdateKind.UNSAFE_DOWNGRADE in kinds)
+        levels |= _implied(image, levels, unsafe=UpdateKind.UNSAFE_DOWNGRADE in kinds)
     changed = {name: level for name, level in levels.items() if image.finalized.get(name) != level}
     if changed:
         _ask_the_nodes(image, changed, survey)
@@ -51,25 +51,37 @@ def _judge(state: MachineState, update: FeatureUpdate) -> None:
     """Raises KafkaError: the feature cannot get this level, whatever the nodes say."""
     feature, supported = FEATURES.get(update.name), state.settings.supported.get(update.name)
     if feature is None or supported is None:
-        _refuse(update, f"there is no such feature here; there are {', '.join(sorted(FEATURES))}")
+        _refuse(update.name, update.level, f"there is no such feature here; there are {', '.join(sorted(FEATURES))}")
     now = state.image.finalized.get(update.name, 0)
     if update.level not in supported:
-        _refuse(update, f"the active controller's build knows {supported}")
+        _refuse(update.name, update.level, f"the active controller's build knows {supported}")
     if update.level > now and update.kind is not UpdateKind.UPGRADE:
-        _refuse(update, f"it is at {now}, and a downgrade does not raise it: ask for an upgrade")
+        _refuse(update.name, update.level, f"it is at {now}, and a downgrade does not raise it: ask for an upgrade")
     if update.level < now and update.kind is UpdateKind.UPGRADE:
-        _refuse(update, f"it is at {now}, and an upgrade does not lower it: ask for a downgrade, safe or unsafe")
-    for level in feature.levels:
-        if update.level < level.number <= now and not level.can_be_left:  # rule A33/a-level-that-cannot-be-left
-            _refuse(update, f"it is at {now}, and level {level.number} cannot be left: {level.leaving}")
+        _refuse(
+            update.name,
+            update.level,
+            f"it is at {now}, and an upgrade does not lower it: ask for a downgrade, safe or unsafe",
+        )
+    _may_be_left(state.image, update.name, now, update.level)
 
 
-def _refuse(update: FeatureUpdate, why: str) -> NoReturn:
-    raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{update.name} cannot get level {update.level}: {why}.")
+def _may_be_left(image: MetadataImage, name: str, now: int, wanted: int) -> None:
+    """Raises KafkaError: a level between cannot be left, or something of it is written already."""
+    for level in FEATURES[name].levels:
+        kept = level.kept_by in image.topics  # rule A33/a-level-in-use-is-left
+        if wanted < level.number <= now and (kept or not level.can_be_left):  # rule A33/a-level-that-cannot-be-left
+            why = f"it is at {now}, and level {level.number} cannot be left: {level.leaving}"
+            _refuse(name, wanted, why)
 
 
-def _implied(levels: Mapping[str, int], *, unsafe: bool) -> dict[str, int]:
-    """The levels of the other features without records of them. Raises KafkaError: that would lose a level."""
+def _refuse(name: str, level: int, why: str) -> NoReturn:
+    raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{name} cannot get level {level}: {why}.")
+
+
+def _implied(image: MetadataImage, levels: Mapping[str, int], *, unsafe: bool) -> dict[str, int]:
+    """The levels of the other features without records of them. Raises KafkaError: that would lose a level, or leave
+    one that cannot be left."""
     implied = {name: feature.implied for name, feature in FEATURES.items() if name != METADATA_FEATURE}
     lost = [f"{name} {levels[name]}" for name, level in sorted(implied.items()) if levels[name] != level]
     if lost and not unsafe:  # rule A33/a-safe-downgrade-loses-levels
@@ -78,6 +90,8 @@ def _implied(levels: Mapping[str, int], *, unsafe: bool) -> dict[str, int]:
             f"{METADATA_FEATURE} {levels[METADATA_FEATURE]} has no record of {', '.join(lost)}: lower them first, or "
             "ask for an unsafe downgrade, which makes them fall back.",
         )
+    for name, level in implied.items():  # rule A33/an-unsafe-downgrade-leaves-any-level
+        _may_be_left(image, name, levels[name], level)
     return implied
 
 

@@ -18,6 +18,10 @@ from strandline.controller.metadata.records import MetadataRecord, MetadataVersi
 from strandline.proto.messages.fields import UInt32
 
 METADATA_FEATURE = "metadata.version"
+TRANSACTION_FEATURE = "transaction.version"
+
+TRANSACTION_TOPIC = "__transaction_state"
+"""The topic in which transactions are kept: the first of them makes it, so without it there has been none."""
 
 
 class Level(NamedTuple):
@@ -28,6 +32,8 @@ class Level(NamedTuple):
         adds: what it brings, for people.
         can_be_left: a cluster can go back to the level below.
         leaving: what that costs, or why it cannot be.
+        kept_by: a topic that there is once something of the level is written: while it exists, the level cannot be left
+            whatever `can_be_left` says. Empty: none.
     """
 
     number: int
@@ -35,6 +41,7 @@ class Level(NamedTuple):
     adds: str
     can_be_left: bool
     leaving: str
+    kept_by: str = ""
 
 
 class Range(NamedTuple):
@@ -104,7 +111,30 @@ FEATURES: Mapping[str, Feature] = {
             "group.version", 1, (Level(1, "", "the consumer group protocol (KIP-848), always on", False, _NOT_BELOW),)
         ),
         Feature("kraft.version", 0, (Level(0, "", "voters as the directories were formatted", False, _NOT_BELOW),)),
-        Feature("transaction.version", 0, (Level(0, "", "no transactions", False, _NOT_BELOW),)),
+        Feature(
+            TRANSACTION_FEATURE,
+            0,
+            (
+                Level(0, "", "no transactions", False, _NOT_BELOW),
+                Level(
+                    1,
+                    "0.1.0",
+                    "transactions as clients before Kafka 4 make them; their states in flexible records (KIP-915)",
+                    True,
+                    f"safe until the first transaction; while there is {TRANSACTION_TOPIC} it cannot be left: builds "
+                    "before would show what is open or aborted, and would end nothing",
+                    kept_by=TRANSACTION_TOPIC,
+                ),
+                Level(
+                    2,
+                    "0.1.0",
+                    "each end of a transaction raises its producer's epoch, so that nothing late reaches the next one "
+                    "(KIP-890)",
+                    True,
+                    "safe: each transaction ends by the protocol that it began with",
+                ),
+            ),
+        ),
     )
 }
 """By name."""

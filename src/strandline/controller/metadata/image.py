@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from strandline.controller.metadata.features import METADATA_FEATURE, finalized_levels
+from strandline.controller.metadata.features import METADATA_FEATURE, TRANSACTION_FEATURE, finalized_levels
 from strandline.controller.metadata.maps import NOTHING, DraftedMap, MapOf, MapOfMaps
 from strandline.controller.metadata.quotas import QUOTAS
 from strandline.controller.metadata.records import (
@@ -155,6 +155,11 @@ class MetadataImage:
     def metadata_version(self) -> int:
         """0 until the first record has been applied."""
         return self.levels.get(METADATA_FEATURE, 0)
+
+    @property
+    def transaction_version(self) -> int:
+        """0: no transactions; 1: those of clients before Kafka 4; 2: those of KIP-890 too."""
+        return self.levels.get(TRANSACTION_FEATURE, 0)
 
     @property
     def next_producer_id(self) -> ProducerId:

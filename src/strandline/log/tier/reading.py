@@ -511,7 +511,10 @@ def _taker(
         theirs = known is None or header.producer_id in known  # rule B27/lost-producers-are-ours-where-snapshots-lack
         # rule B24/a-batch-is-known-before-it-comes
         if header.producer_id >= 0 and header.next_offset <= offset and theirs:
-            states.update(header, header.base_offset, now_ms)
+            if header.is_control:
+                states.end(header, None, header.base_offset, now_ms)
+            else:
+                states.update(header, header.base_offset, now_ms)
 
     return take
 

@@ -11,7 +11,8 @@
 | | time index: Kafka's `.timeindex` |
 | | producers: the `.snapshot` of the segment's end offset, empty where the log had none |
 
-Numbers are big-endian. Readers need all parts but the last, which may be large.
+Numbers are big-endian. Readers need all parts but the last, which may be large. What stands above the header has this
+place in every version, so that a build which does not know the version can tell it from damage.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+import strandline
 from strandline.log.config import INT64_MAX
 from strandline.log.segment import IndexDamaged, OffsetIndex, TimeIndex
-from strandline.proto.errors import CorruptLogError
+from strandline.proto.errors import CorruptLogError, StoreError
 from strandline.proto.ids import TopicId
 from strandline.proto.json_text import read_json
 
@@ -126,14 +128,22 @@ def _encoded(parts: tuple[bytes, ...]) -> bytes:
 
 
 def decode_head(data: bytes, key: str) -> SidecarHead:
-    """The first HEAD_BYTES of the object `key`. Raises CorruptLogError."""
+    """The first HEAD_BYTES of the object `key`.
+
+    Raises:
+        CorruptLogError: it is damaged.
+        StoreError: it is of a newer build. Nobody may leave it out, as what is damaged can be.
+    """
     if len(data) != HEAD_BYTES or data[:4] != _MAGIC:
         raise _corrupt(key, 0, "this is no sidecar")
     if crc32c(data[: _HEAD.size]) != _CRC.unpack_from(data, _HEAD.size)[0]:
         raise _corrupt(key, 0, "the CRC of the head does not hold")
     _, version, *numbers = _HEAD.unpack_from(data)
+    if version > VERSION:  # rule B35/newer-sidecars-are-taken-for-damage
+        expected = f"this build, Strandline {strandline.__version__}, reads it up to {VERSION}"
+        raise StoreError(f"{key} has the format {version}, and {expected}. Install the build that wrote it")
     if version != VERSION:
-        raise _corrupt(key, 4, f"version {version} of the format is not known, {VERSION} is")
+        raise _corrupt(key, 4, f"version {version} of the format is none")
     head = SidecarHead(tuple(numbers[0::2]), tuple(numbers[1::2]))
     for length, most in zip(head.lengths, PARTS_BYTES_MAX, strict=True):
         if length > most:

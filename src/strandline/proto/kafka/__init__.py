@@ -6,6 +6,7 @@
     produce, fetch  what carries records, in both directions, by hand
     declared        layouts that kio does not have, declared here: the records of internal topics
     group_records, consumer_group_records   the records of `__consumer_offsets`
+    transaction_records                     the records of `__transaction_state`
     consumer_protocol                       what members of a classic group tell one another
 
 Every function that reads takes bytes from a peer or a disk and raises ProtocolError, and nothing else, for those that

@@ -26,6 +26,7 @@ from strandline.proto.kafka.keyed_record import Record
 from strandline.proto.kafka.schema import Codec, Message, Slot, field_codec, struct_codec, without_none
 
 Int8 = Annotated[int, "int8"]
+Int16 = Annotated[int, "int16"]
 Int32 = Annotated[int, "int32"]
 Int64 = Annotated[int, "int64"]
 String = Annotated[str, "string"]

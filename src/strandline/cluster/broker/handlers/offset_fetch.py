@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.handlers.group_admin import GROUPS_AT_A_STRETCH
 from strandline.cluster.broker.request import Authorizer, RequestContext
 from strandline.cluster.broker.requested_topics import OffsetAccess, may_see
-from strandline.cluster.groups.commands import FetchedOffsets, FetchOffsets
+from strandline.cluster.groups.commands import UNSTABLE, FetchedOffsets, FetchOffsets, Unstable
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.acls import Operation
@@ -21,6 +21,7 @@ from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.group_records import OffsetValue
 
 WHOLE_ERROR_SINCE = 2
+STABLE_SINCE = 7
 MANY_SINCE = 8
 EPOCH_SINCE = 9
 TOPIC_ID_SINCE = 10
@@ -51,6 +52,11 @@ class FetchedOffset(NamedTuple):
     value: OffsetValue | None
     error: ErrorCode = ErrorCode.NONE
 
+    @classmethod
+    def found(cls, partition: int, value: OffsetValue | Unstable | None) -> FetchedOffset:
+        """As the coordinator tells it."""
+        return cls(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT) if value is UNSTABLE else cls(partition, value)
+
 
 class FetchedTopic(NamedTuple):
     name: str
@@ -64,6 +70,7 @@ class _Group(NamedTuple):
     group_id: str
     topics: tuple[PartitionsOfTopic, ...] | None
     member: Member = NO_MEMBER
+    stable: bool = False
 
 
 class OffsetFetchHandler:
@@ -82,29 +89,26 @@ class OffsetFetchHandler:
             if number % GROUPS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
             try:
-                found = await self._fetch(call.context, one.group_id, one.topics, one.member)
+                found = await self._fetch(call.context, one)
                 answers.append((one, found, ErrorCode.NONE))
             except KafkaError as error:
                 answers.append((one, _failed(call, one, error.code), error.code))
         return _respond(call, answers)
 
-    async def _fetch(
-        self,
-        context: RequestContext,
-        group_id: str,
-        topics: Sequence[PartitionsOfTopic] | None,
-        member: Member = NO_MEMBER,
-    ) -> list[FetchedTopic]:
-        """What is committed, in the order of the request; `topics` None: everything, of topics that may be described.
+    async def _fetch(self, context: RequestContext, group: _Group) -> list[FetchedTopic]:
+        """What is committed, in the order of the request; everything that is asked for without topics, of those that
+        may be described.
 
-        Unknown groups and topics have nothing committed; unknown ids of topics answer UNKNOWN_TOPIC_ID.
+        Unknown groups and topics have nothing committed; unknown ids of topics answer UNKNOWN_TOPIC_ID, offsets that an
+        open transaction may replace UNSTABLE_OFFSET_COMMIT to who asks for stable ones.
 
         Raises:
             KafkaError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH for who is not such a member.
         """
-        self._access.check_group(context, Operation.DESCRIBE, group_id)
+        self._access.check_group(context, Operation.DESCRIBE, group.group_id)
+        topics = group.topics
         if topics is None:
-            return await self._fetch_all(context, group_id, member)
+            return await self._fetch_all(context, group)
         asked: list[tuple[str, tuple[int, ...]]] = []
         answers: list[FetchedTopic | None] = []
         for wanted in topics:
@@ -116,19 +120,22 @@ class OffsetFetchHandler:
             else:
                 asked.append((name, wanted.partitions))
                 answers.append(None)
-        values: FetchedOffsets = await self._groups.ask(
-            group_id, FetchOffsets(group_id, tuple(asked), *member), asked_ms=context.received_ms
-        )
+        values = await self._ask(context, group, tuple(asked))
         found_values = iter(values)
         return [
             self._fetched(next(found_values), wanted.topic_id) if answer is None else answer
             for answer, wanted in zip(answers, topics, strict=True)
         ]
 
-    async def _fetch_all(self, context: RequestContext, group_id: str, member: Member) -> list[FetchedTopic]:
-        values: FetchedOffsets = await self._groups.ask(
-            group_id, FetchOffsets(group_id, None, *member), asked_ms=context.received_ms
-        )
+    async def _ask(
+        self, context: RequestContext, group: _Group, asked: tuple[tuple[str, tuple[int, ...]], ...] | None
+    ) -> FetchedOffsets:
+        command = FetchOffsets(group.group_id, asked, *group.member, stable=group.stable)
+        found: FetchedOffsets = await self._groups.ask(group.group_id, command, asked_ms=context.received_ms)
+        return found
+
+    async def _fetch_all(self, context: RequestContext, group: _Group) -> list[FetchedTopic]:
+        values = await self._ask(context, group, None)
         image = self._image()
         return [
             self._fetched((name, offsets), image.topics[name].topic_id)
@@ -137,13 +144,14 @@ class OffsetFetchHandler:
         ]
 
     def _fetched(
-        self, values: tuple[str, list[tuple[int, OffsetValue | None]]], topic_id: TopicId | None
+        self, values: tuple[str, list[tuple[int, OffsetValue | Unstable | None]]], topic_id: TopicId | None
     ) -> FetchedTopic:
         name, offsets = values
-        return FetchedTopic(name, topic_id, [FetchedOffset(partition, value) for partition, value in offsets])
+        return FetchedTopic(name, topic_id, [FetchedOffset.found(partition, value) for partition, value in offsets])
 
 
 def _groups(call: Call) -> list[_Group]:
+    stable = call.context.version >= STABLE_SINCE and call.request.require_stable
     if call.context.version >= MANY_SINCE:
         knows_epochs = call.context.version >= EPOCH_SINCE
         return [
@@ -151,10 +159,11 @@ def _groups(call: Call) -> list[_Group]:
                 group.group_id,
                 _topics(call, group.topics),
                 Member(group.member_id, group.member_epoch) if knows_epochs else NO_MEMBER,
+                stable,
             )
             for group in call.request.groups
         ]
-    return [_Group(call.request.group_id, _topics(call, call.request.topics))]
+    return [_Group(call.request.group_id, _topics(call, call.request.topics), stable=stable)]
 
 
 def _topics(call: Call, topics: Any) -> tuple[PartitionsOfTopic, ...] | None:

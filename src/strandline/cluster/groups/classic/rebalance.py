@@ -211,7 +211,7 @@ class Rebalancing:
     def _store_empty(self, group: Group) -> None:
         """Store the group without members. Nobody waits for it: were it lost, the members of the generation before
         would be expected, and expire."""
-        if not group.stored and group.group_id not in self._context.offsets:
+        if not group.stored and not self._context.has_offsets(group.group_id):
             self._context.forget_if_unused(group)
             return
         group.stored = True

@@ -1,0 +1,112 @@
+"""A coordinator on one broker: its internal topic, the runtime with the topic's shards, and the shard of a key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from strandline.cluster.groups.internal_topic import SETTLE_MS, InternalTopic, InternalTopicConfig
+from strandline.cluster.groups.machine import Shard
+from strandline.cluster.groups.partitions import partition_of
+from strandline.cluster.groups.runtime import CoordinatorRuntime
+from strandline.controller.channel import ControllerChannel
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ports import Clock
+
+NEWS_MS = 20.0
+"""Milliseconds between two looks whether the metadata have what is waited for."""
+
+CREATED_MS_MAX = 3_000.0
+"""A topic that was created is known here after so long, or the client asks again."""
+
+CREATE_TIMEOUT_MS = 5_000.0
+
+NAMED_MS_MAX = 1_000.0
+"""Milliseconds that a client waits which some broker sent here: what made this broker the coordinator is known by
+then, or the client looks for the coordinator again. What made it so is known here after so long, or the client looks
+for the coordinator again."""
+
+S = TypeVar("S", bound=Shard)
+
+
+class Coordinator(Generic[S]):
+    """Commands to the shard that has their key. Subscribe `on_metadata` behind the replicas.
+
+    Attributes:
+        none_yet: what is told while the topic does not exist.
+    """
+
+    none_yet = "nothing is coordinated yet"
+
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[S],
+        topic: InternalTopicConfig,
+        *,
+        image: Callable[[], MetadataImage],
+        controller: ControllerChannel,
+        clock: Clock,
+        settle_ms: float = SETTLE_MS,
+    ) -> None:
+        self.runtime = runtime
+        self._image = image
+        self._clock = clock
+        self._topic = InternalTopic(
+            topic, image=image, controller=controller, clock=clock, timeout_ms=CREATE_TIMEOUT_MS, settle_ms=settle_ms
+        )
+
+    def close(self) -> None:
+        """Serve nothing any more."""
+        self.runtime.close()
+
+    def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Leaderships came or went."""
+        self.runtime.on_metadata(delta, image)
+
+    async def ask(self, key: str, command: Any, *, asked_ms: float | None = None, patient: bool = False) -> Any:
+        """The answer of the key's shard. `asked_ms`: when the request came (monotonic), for one that asks for many
+        keys: it waits for the news once. Raises KafkaError NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what the
+        shard says."""
+        asked_ms = self._clock.monotonic_ms() if asked_ms is None else asked_ms
+        return await self.runtime.ask(await self._named_for(key, asked_ms, patient=patient), command)
+
+    async def _named_for(self, key: str, asked_ms: float, *, patient: bool) -> int:
+        """The partition that has the key. The news that this broker leads it may come here a moment later than to the
+        broker that named it (rule B34): NOT_COORDINATOR, after which librdkafka asks for committed offsets no more,
+        would be said in error. Where a leadership of it has ended here most come late, and look for the new one at
+        once; `patient`: this one waits all the same."""
+        until_ms = asked_ms + NAMED_MS_MAX  # rule B34/named-coordinator-denies-it
+        while True:
+            topic = self._image().topics.get(self.runtime.topic)
+            partition = None if topic is None else partition_of(key, len(topic.partitions))
+            if partition is not None and (
+                self.runtime.knows(partition) or (self.runtime.gave_up(partition) and not patient)
+            ):
+                return partition
+            if self._clock.monotonic_ms() >= until_ms:
+                if partition is None:
+                    raise KafkaError(ErrorCode.NOT_COORDINATOR, self.none_yet)
+                return partition
+            await asyncio.sleep(NEWS_MS / 1000)
+
+    def placed(self, key: str) -> PartitionRecord | None:
+        """The partition that has the key, or None while the topic does not exist."""
+        topic = self._image().topics.get(self.runtime.topic)
+        return None if topic is None else topic.partitions[partition_of(key, len(topic.partitions))]
+
+    async def ensure_topic(self) -> None:
+        """Return once the topic exists and this broker knows it. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
+        if self.runtime.topic in self._image().topics:
+            return
+        await self._topic.ensure()
+        waited_ms = 0.0
+        while self.runtime.topic not in self._image().topics:
+            if waited_ms >= CREATED_MS_MAX:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.runtime.topic} is being created")
+            await asyncio.sleep(NEWS_MS / 1000)
+            waited_ms += NEWS_MS

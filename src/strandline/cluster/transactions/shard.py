@@ -1,0 +1,558 @@
+"""The shard of one partition of `__transaction_state`: a pure machine, commands in, records and orders out.
+
+A transactional id is one `TransactionValue`, and each change of it one record. The record of Prepare* is the decision:
+once it is committed the client has its answer and the markers are ordered, at this coordinator and at each that follows
+it, until every partition has one; then Complete* is written. A change that is not known to be committed keeps every
+other away from its id: CONCURRENT_TRANSACTIONS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from strandline.cluster.groups.context import client_error
+from strandline.cluster.groups.machine import Effects, Outbox, Then, Write, WriteOutcome
+from strandline.cluster.groups.timers import Timers
+from strandline.cluster.transactions.commands import (
+    EPOCH_VERSION,
+    FIRST_VERSION,
+    AddPartitions,
+    DescribeTransaction,
+    EndTransaction,
+    InitProducer,
+    ListedTransaction,
+    ListTransactions,
+    MarkerOrder,
+    MarkersWritten,
+    NeedsProducerId,
+    Producer,
+    VerifyPartitions,
+)
+from strandline.cluster.transactions.config import TransactionConfig
+from strandline.cluster.transactions.endings import BY_EPOCH, BY_STATE, Ending
+from strandline.proto.believed import Now
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import LeaderEpoch
+from strandline.proto.kafka.fields import read_int16
+from strandline.proto.kafka.keyed_record import Record
+from strandline.proto.kafka.transaction_records import (
+    NEVER,
+    NO_EPOCH,
+    NO_ID,
+    TRANSACTION,
+    TransactionState,
+    TransactionValue,
+    transaction_record,
+)
+
+EPOCH_MAX = 32_766
+"""The last epoch that a producer is given. The one above it is of a marker alone."""
+
+RETRY_MS = 500.0
+"""Pause after a completion that was refused: too few replicas are in sync, or the disk is full."""
+
+EXPIRED_AT_ONCE = 500
+"""Tombstones of one write."""
+
+_TIMED_OUT = "timed out"
+_EXPIRED = "expired"
+
+
+class TransactionShard:
+    """A `Shard` of transactional ids.
+
+    Args:
+        version: the cluster's level of transaction.version; it decides how the coordinator itself ends a transaction.
+
+    Invariants:
+    - an id of which a change is under way is in `_pending`, and no other change of it begins;
+    - an id in Prepare* has an order in `_orders` once that is committed, and loses it with its completion;
+    - an epoch that fences is never given to a client while the marker of it is being written.
+    """
+
+    def __init__(
+        self, config: TransactionConfig, partition: int, coordinator_epoch: LeaderEpoch, version: Callable[[], int]
+    ) -> None:
+        self._config = config
+        self._partition = partition
+        self._coordinator_epoch = coordinator_epoch
+        self._version = version
+        self._out = Outbox()
+        self._timers = Timers()
+        self._values: dict[str, TransactionValue] = {}
+        self._pending: set[str] = set()
+        self._orders: dict[str, MarkerOrder] = {}
+        self._orders_given = 0
+        self._deadlines: dict[str, tuple[int, float]] = {}
+        """Of open transactions: when they began (wall), and when they time out (monotonic)."""
+        self.unknown_records = 0
+        """Records of kinds that this version does not know; they are kept in the log and not acted upon (KIP-915)."""
+
+    # Shard
+
+    def replay(self, record: Record) -> None:
+        """Raises ProtocolError for a record that does not parse."""
+        if read_int16(record.key, 0)[0] not in TRANSACTION.key_versions:
+            self.unknown_records += 1
+            return
+        transactional_id = TRANSACTION.read_key(record.key).transactional_id
+        if record.value is None:
+            self._values.pop(transactional_id, None)
+        else:
+            self._values[transactional_id] = TRANSACTION.read(record.value)
+
+    def loaded(self, now: Now) -> Effects:
+        """What was decided is carried out: no coordinator before this one is known to have done it."""
+        for transactional_id, value in list(self._values.items()):
+            if value.state.is_prepared:
+                self._order_markers(transactional_id, now)
+        self._look_for_timed_out_later(now)
+        self._look_for_expired_later(now)
+        return self._out.take()
+
+    def handle(self, command: Any, to: Any, now: Now) -> Effects:
+        """One of `commands`."""
+        try:
+            match command:
+                case InitProducer():
+                    self._init(command, to, now)
+                case AddPartitions():
+                    self._add(command, to, now)
+                case VerifyPartitions():
+                    self._verify(command, to)
+                case EndTransaction():
+                    self._end(command, to, now)
+                case MarkersWritten():
+                    self._markers_written(command.order, now)
+                case ListTransactions():
+                    self._out.reply(to, self._list(command, now), after_writes=True)
+                case DescribeTransaction():
+                    self._out.reply(to, self._describe(command.transactional_id), after_writes=True)
+                case _:
+                    raise TypeError(f"transactions have no command {type(command).__name__}")
+        except KafkaError as error:
+            self._out.reply(to, error, after_writes=True)
+        return self._out.take()
+
+    def ended(self, write: Write, outcome: WriteOutcome, now: Now) -> Effects:
+        write.then(outcome, now)
+        return self._out.take()
+
+    def tick(self, now: Now) -> Effects:
+        self._timers.run(now)
+        return self._out.take()
+
+    @property
+    def next_deadline_ms(self) -> float | None:
+        return self._timers.next_ms
+
+    # Changes
+
+    def _change(
+        self,
+        transactional_id: str,
+        value: TransactionValue,
+        *,
+        to: Any = None,
+        answer: Any = None,
+        go_on: Callable[[Now], None] | None = None,
+        refused: Callable[[Now], None] | None = None,
+    ) -> None:
+        """Write a new value; when it is committed, answer and go on, however late that is. An error answers, and
+        leaves the id alone unless nothing of the change stands in the log (`refused`)."""
+        self._pending.add(transactional_id)
+
+        def committed(_outcome: WriteOutcome, now: Now) -> None:
+            self._pending.discard(transactional_id)
+            if go_on is not None:
+                go_on(now)
+
+        def ended(outcome: WriteOutcome, now: Now) -> None:
+            if outcome.error is ErrorCode.NONE:
+                self._out.reply(to, answer)
+                committed(outcome, now)
+                return
+            self._out.reply(to, KafkaError(client_error(outcome.error), "the change of the transaction is not stored"))
+            if not outcome.written:
+                self._pending.discard(transactional_id)
+                if refused is not None:
+                    refused(now)
+
+        self._write((transaction_record(transactional_id, value),), ended, committed)
+
+    def _write(self, records: tuple[Record, ...], then: Then, late: Then) -> None:
+        self._out.write(records, then, late=late)
+
+    def _value(self, transactional_id: str) -> TransactionValue:
+        """The id, if no change of it is under way. Raises KafkaError INVALID_PRODUCER_ID_MAPPING,
+        CONCURRENT_TRANSACTIONS."""
+        value = self._values.get(transactional_id)
+        if value is None:
+            raise _unknown_producer(transactional_id)
+        if transactional_id in self._pending:
+            raise _concurrent(transactional_id)
+        return value
+
+    # InitProducerId
+
+    def _init(self, command: InitProducer, to: Any, now: Now) -> None:
+        """A producer that names what it has (KIP-360) goes on with the next epoch; one that names the epoch before
+        repeats its request, unless somebody else has begun since; any other is fenced."""
+        transactional_id = command.transactional_id
+        if transactional_id not in self._values:
+            if transactional_id in self._pending:
+                raise _concurrent(transactional_id)
+            self._begin_anew(command, None, NO_EPOCH, to, now)
+            return
+        value = self._value(transactional_id)
+        given = command.producer_id != NO_ID
+        repeats = given and _is_repeated(command, value)
+        current = (command.producer_id, command.producer_epoch) == (value.producer_id, value.producer_epoch)
+        if given and not current and not repeats:
+            raise _fenced(transactional_id)
+        if value.state.is_prepared:
+            raise _concurrent(transactional_id)
+        if value.state is TransactionState.ONGOING:
+            if repeats:  # it has the answer: a transaction of it is open
+                raise _fenced(transactional_id)
+            self._abort(transactional_id, value, now, NO_EPOCH, to=to, answer=_concurrent(transactional_id))
+            return
+        last_epoch = value.producer_epoch if given else NO_EPOCH
+        if repeats:
+            last_epoch = value.last_epoch
+        if repeats and value.producer_epoch <= EPOCH_MAX:
+            epoch = value.producer_epoch
+        elif value.producer_epoch >= EPOCH_MAX:
+            self._begin_anew(command, value, last_epoch, to, now)
+            return
+        else:
+            epoch = value.producer_epoch + 1
+        begun = value._replace(
+            producer_epoch=epoch,
+            timeout_ms=command.timeout_ms,
+            state=TransactionState.EMPTY,
+            updated_ms=now.wall_ms,
+            started_ms=NEVER,
+            client_version=0,
+            last_epoch=last_epoch,
+        )
+        self._change(transactional_id, begun, to=to, answer=Producer(begun.producer_id, epoch))
+
+    def _begin_anew(
+        self, command: InitProducer, before: TransactionValue | None, last_epoch: int, to: Any, now: Now
+    ) -> None:
+        """A fresh producer id: the transactional id is new, or the epochs of the one before are used up."""
+        if command.spare_id == NO_ID:
+            self._out.reply(to, NeedsProducerId())
+            return
+        value = TransactionValue(
+            producer_id=command.spare_id,
+            previous_id=NO_ID if before is None else before.producer_id,
+            next_id=NO_ID,
+            producer_epoch=0,
+            timeout_ms=command.timeout_ms,
+            state=TransactionState.EMPTY,
+            partitions=frozenset(),
+            updated_ms=now.wall_ms,
+            started_ms=NEVER,
+            last_epoch=last_epoch,
+        )
+        self._change(command.transactional_id, value, to=to, answer=Producer(command.spare_id, 0))
+
+    # Partitions
+
+    def _held(self, command: AddPartitions | VerifyPartitions) -> TransactionValue:
+        """The id, if the producer is the one that may write."""
+        transactional_id = command.transactional_id
+        value = self._value(transactional_id)
+        named = Producer(command.producer_id, command.producer_epoch)
+        if value.state.is_prepared and named == Producer(value.next_id, 0):
+            raise _concurrent(transactional_id)
+        if named.producer_id != value.producer_id:
+            raise _unknown_producer(transactional_id)
+        if named.epoch != value.producer_epoch:
+            raise _fenced(transactional_id)
+        if value.state.is_prepared:
+            raise _concurrent(transactional_id)
+        return value
+
+    def _add(self, command: AddPartitions, to: Any, now: Now) -> None:
+        value = self._held(command)
+        ongoing = value.state is TransactionState.ONGOING
+        if not command.partitions or (ongoing and command.partitions <= value.partitions):
+            self._out.reply(to, None, after_writes=True)
+            return
+        added = value._replace(
+            state=TransactionState.ONGOING,
+            partitions=(value.partitions | command.partitions) if ongoing else command.partitions,
+            updated_ms=now.wall_ms,
+            started_ms=value.started_ms if ongoing else now.wall_ms,
+        )
+        self._change(command.transactional_id, added, to=to)
+
+    def _verify(self, command: VerifyPartitions, to: Any) -> None:
+        value = self._held(command)
+        there = value.partitions if value.state is TransactionState.ONGOING else frozenset()
+        errors = {
+            partition: ErrorCode.NONE if partition in there else ErrorCode.TRANSACTION_ABORTABLE
+            for partition in command.partitions
+        }
+        self._out.reply(to, errors, after_writes=True)
+
+    # Ends
+
+    def _end(self, command: EndTransaction, to: Any, now: Now) -> None:
+        transactional_id = command.transactional_id
+        value = self._value(transactional_id)
+        by_epoch = command.version >= EPOCH_VERSION
+        ending = _by_epoch(command, value) if by_epoch else _by_state(command, value)
+        if ending is Ending.DONE:
+            self._out.reply(to, Producer(value.producer_id, value.producer_epoch), after_writes=True)
+            return
+        if ending is not Ending.GO:
+            raise _refusal(ending, command, value)
+        exhausted = by_epoch and value.producer_epoch >= EPOCH_MAX
+        if exhausted and command.spare_id == NO_ID:
+            self._out.reply(to, NeedsProducerId())
+            return
+        open_one = value.state is TransactionState.ONGOING
+        decided = value._replace(
+            state=TransactionState.PREPARE_COMMIT if command.commit else TransactionState.PREPARE_ABORT,
+            partitions=value.partitions if open_one else frozenset(),
+            updated_ms=now.wall_ms,
+            started_ms=value.started_ms if open_one else now.wall_ms,
+            client_version=FIRST_VERSION,
+        )
+        following = Producer(value.producer_id, value.producer_epoch)
+        if by_epoch:
+            decided = decided._replace(
+                producer_epoch=value.producer_epoch + 1,
+                last_epoch=value.producer_epoch,
+                next_id=command.spare_id if exhausted else NO_ID,
+                client_version=EPOCH_VERSION,
+            )
+            following = Producer(command.spare_id, 0) if exhausted else following._replace(epoch=following.epoch + 1)
+        self._decide(transactional_id, decided, to=to, answer=following)
+
+    def _abort(
+        self, transactional_id: str, value: TransactionValue, now: Now, last_epoch: int, *, to: Any, answer: Any
+    ) -> None:
+        """Abort an open transaction in the coordinator's own name: the epoch rises by one, whatever the protocol, so
+        that its producer is fenced."""
+        version = EPOCH_VERSION if self._version() >= EPOCH_VERSION else FIRST_VERSION
+        decided = value._replace(
+            producer_epoch=value.producer_epoch + 1,
+            last_epoch=last_epoch,
+            state=TransactionState.PREPARE_ABORT,
+            updated_ms=now.wall_ms,
+            client_version=version,
+        )
+        self._decide(transactional_id, decided, to=to, answer=answer)
+
+    def _decide(self, transactional_id: str, decided: TransactionValue, *, to: Any, answer: Any) -> None:
+        def go_on(now: Now) -> None:
+            self._order_markers(transactional_id, now)
+
+        self._change(transactional_id, decided, to=to, answer=answer, go_on=go_on)
+
+    def _order_markers(self, transactional_id: str, now: Now) -> None:
+        value = self._values[transactional_id]
+        if not value.partitions:
+            self._complete(transactional_id, now)
+            return
+        self._orders_given += 1
+        order = MarkerOrder(
+            transactional_id=transactional_id,
+            state_partition=self._partition,
+            number=self._orders_given,
+            producer=Producer(value.producer_id, value.producer_epoch),
+            commit=value.state is TransactionState.PREPARE_COMMIT,
+            coordinator_epoch=self._coordinator_epoch,
+            partitions=value.partitions,
+            transaction_version=max(value.client_version, FIRST_VERSION),
+        )
+        self._orders[transactional_id] = order
+        self._out.order(order)
+
+    def _markers_written(self, order: MarkerOrder, now: Now) -> None:
+        """Complete the transaction, if it is still this one: the news of an order may come twice, or late."""
+        if self._orders.get(order.transactional_id) == order:
+            del self._orders[order.transactional_id]
+            self._complete(order.transactional_id, now)
+
+    def _complete(self, transactional_id: str, now: Now) -> None:
+        value = self._values[transactional_id]
+        commit = value.state is TransactionState.PREPARE_COMMIT
+        completed = value._replace(
+            state=TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT,
+            partitions=frozenset(),
+            updated_ms=now.wall_ms,
+        )
+        if value.next_id != NO_ID:
+            completed = completed._replace(
+                producer_id=value.next_id, producer_epoch=0, previous_id=value.producer_id, next_id=NO_ID
+            )
+
+        def refused(then: Now) -> None:
+            self._timers.set(
+                ("complete", transactional_id),
+                then.monotonic_ms + RETRY_MS,
+                lambda later: self._complete(transactional_id, later),
+            )
+            self._pending.add(transactional_id)
+
+        self._change(transactional_id, completed, refused=refused)
+
+    # Time
+
+    def _look_for_timed_out_later(self, now: Now) -> None:
+        def look(then: Now) -> None:
+            self._abort_timed_out(then)
+            self._look_for_timed_out_later(then)
+
+        self._timers.set(_TIMED_OUT, now.monotonic_ms + self._config.abort_interval_ms, look)
+
+    def _abort_timed_out(self, now: Now) -> None:
+        """Abort what has lasted too long. The producer may go on (KIP-588): it names the epoch that it had, and gets
+        the one that fenced its late requests."""
+        deadlines: dict[str, tuple[int, float]] = {}
+        for transactional_id, value in list(self._values.items()):
+            if value.state is not TransactionState.ONGOING:
+                continue
+            known = self._deadlines.get(transactional_id)
+            if known is None or known[0] != value.started_ms:
+                left_ms = min(max(value.started_ms + value.timeout_ms - now.earliest_ms, 0), value.timeout_ms)
+                known = (value.started_ms, now.monotonic_ms + left_ms)
+            deadlines[transactional_id] = known
+            if known[1] <= now.monotonic_ms and transactional_id not in self._pending:
+                self._abort(transactional_id, value, now, value.producer_epoch, to=None, answer=None)
+        self._deadlines = deadlines
+
+    def _look_for_expired_later(self, now: Now) -> None:
+        def look(then: Now) -> None:
+            self._forget_expired(then)
+            self._look_for_expired_later(then)
+
+        self._timers.set(_EXPIRED, now.monotonic_ms + self._config.expiry_interval_ms, look)
+
+    def _forget_expired(self, now: Now) -> None:
+        before_ms = now.earliest_ms - self._config.expiration_ms
+        expired = [
+            transactional_id
+            for transactional_id, value in self._values.items()
+            if value.state.is_over and value.updated_ms <= before_ms and transactional_id not in self._pending
+        ]
+        for first in range(0, len(expired), EXPIRED_AT_ONCE):
+            self._forget(expired[first : first + EXPIRED_AT_ONCE])
+
+    def _forget(self, transactional_ids: Iterable[str]) -> None:
+        ids = frozenset(transactional_ids)
+        self._pending |= ids
+
+        def committed(_outcome: WriteOutcome, _now: Now) -> None:
+            self._pending.difference_update(ids)
+
+        def ended(outcome: WriteOutcome, now: Now) -> None:
+            if outcome.error is ErrorCode.NONE or not outcome.written:
+                committed(outcome, now)
+
+        self._write(tuple(transaction_record(one, None) for one in sorted(ids)), ended, committed)
+
+    # Looking
+
+    @property
+    def transactions(self) -> dict[str, TransactionValue]:
+        """Every id, for metrics and tests."""
+        return self._values
+
+    def _describe(self, transactional_id: str) -> TransactionValue:
+        value = self._values.get(transactional_id)
+        if value is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id!r}")
+        return value
+
+    def _list(self, command: ListTransactions, now: Now) -> tuple[ListedTransaction, ...]:
+        def is_wanted(value: TransactionValue) -> bool:
+            lasted_ms = now.wall_ms - value.started_ms
+            return (
+                (not command.states or value.state.title in command.states)
+                and (not command.producer_ids or value.producer_id in command.producer_ids)
+                and (command.duration_ms < 0 or (value.started_ms != NEVER and lasted_ms > command.duration_ms))
+            )
+
+        return tuple(
+            ListedTransaction(transactional_id, value.producer_id, value.state.title)
+            for transactional_id, value in self._values.items()
+            if is_wanted(value)
+        )
+
+
+def _is_repeated(command: InitProducer, value: TransactionValue) -> bool:
+    """The producer names the epoch before: of this id, or of the id before whose epochs were used up."""
+    if command.producer_epoch != value.last_epoch or value.last_epoch == NO_EPOCH:
+        return False
+    if value.producer_epoch > 0 or value.previous_id == NO_ID:
+        return command.producer_id == value.producer_id
+    return command.producer_id == value.previous_id
+
+
+def _by_epoch(command: EndTransaction, value: TransactionValue) -> Ending:
+    """By the table of KIP-890. Raises KafkaError for a producer that the table does not speak of."""
+    named = Producer(command.producer_id, command.producer_epoch)
+    if value.state.is_prepared and named == Producer(value.next_id, 0):
+        retry = False
+    elif value.producer_epoch == 0 and named == Producer(value.previous_id, value.last_epoch):
+        retry = True  # the id has changed with the end of the transaction
+    elif named.producer_id != value.producer_id:
+        raise _unknown_producer(command.transactional_id)
+    elif named.epoch == value.producer_epoch:
+        retry = False
+    elif named.epoch == value.last_epoch == value.producer_epoch - 1:
+        retry = True
+    else:
+        raise _fenced(command.transactional_id)
+    return BY_EPOCH[value.state].of(commit=command.commit, retry=retry)
+
+
+def _by_state(command: EndTransaction, value: TransactionValue) -> Ending:
+    """By the table of the first protocol. Raises KafkaError for a producer that is not this one."""
+    if command.producer_id != value.producer_id:
+        raise _unknown_producer(command.transactional_id)
+    if command.producer_epoch != value.producer_epoch:
+        raise _fenced(command.transactional_id)
+    row = BY_STATE[value.state]
+    return row.commit if command.commit else row.abort
+
+
+def _refusal(ending: Ending, command: EndTransaction, value: TransactionValue) -> KafkaError:
+    if ending is Ending.CONCURRENT:
+        return _concurrent(command.transactional_id)
+    if ending is Ending.FENCED:
+        return _fenced(command.transactional_id)
+    asked = "commit" if command.commit else "abort"
+    return KafkaError(
+        ErrorCode.INVALID_TXN_STATE,
+        f"transactional id {command.transactional_id!r} is in {value.state.title}: there is nothing to {asked}",
+    )
+
+
+def _unknown_producer(transactional_id: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        f"transactional id {transactional_id!r} has another producer id, or has expired: initialize it again",
+    )
+
+
+def _fenced(transactional_id: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.PRODUCER_FENCED, f"a newer producer has taken over transactional id {transactional_id!r}"
+    )
+
+
+def _concurrent(transactional_id: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        f"a change of transactional id {transactional_id!r} is under way: ask again",
+    )

@@ -1,0 +1,202 @@
+"""Transactions in a log: the markers that end them, those that were aborted, and permissions to begin one.
+
+A marker is a control batch of one record, written by the leader for the transaction's coordinator, with the
+transaction's producer id and epoch, and no sequence (KIP-98):
+
+| bytes | key | value |
+|---|---|---|
+| 2 | version, 0 | version, 0 |
+| 2 | type: 0 abort, 1 commit | |
+| 4 | | coordinator epoch |
+
+Readers of committed records alone pass over what was aborted. Its markers come behind it, so each segment has an index
+of the transactions whose abort marker lies in it, if there is one. `.txnindex` has Kafka's format, entries of 34 bytes:
+
+| bytes | what |
+|---|---|
+| 2 | version, 0 |
+| 8 | producer id |
+| 8 | first offset of the transaction |
+| 8 | last offset: that of the marker |
+| 8 | last stable offset behind the marker: the first offset of a transaction that is open then, else the log end |
+
+Numbers are big-endian; last offsets rise. All of it can be had from the log again.
+
+A leader appends the first batch of a transaction once the coordinator has said that it knows of it (KIP-890). While it
+is asked the transaction may end, and another begin: a `Verification` stands for one asking, and ends with any marker.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from strandline.log.batch import Buffer, Record, build_batch, decode_records, parse_header
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+
+ENTRY_VERSION = 0
+_ENTRY = struct.Struct(">hqqqq")
+ABORTED_ENTRY_BYTES = _ENTRY.size
+"""Size of an entry of an index of aborted transactions."""
+
+MARKER_VERSION = 0
+ABORT = 0
+COMMIT = 1
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+
+VERIFICATIONS_MAX = 10_000
+"""Verifications that one log remembers, the latest: about 2 MB."""
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction in one partition, as its coordinator has it written."""
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+
+
+def build_marker(marker: Marker, timestamp_ms: int) -> bytearray:
+    """The control batch."""
+    key = _MARKER_KEY.pack(MARKER_VERSION, COMMIT if marker.commit else ABORT)
+    value = _MARKER_VALUE.pack(MARKER_VERSION, marker.coordinator_epoch)
+    return build_batch(
+        [Record(0, timestamp_ms, key, value)],
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def read_marker(batch: Buffer) -> Marker | None:
+    """The marker that this one whole batch is; None for any other: of data, of the metadata quorum, or one whose record
+    compaction took (Kafka's leaves such batches).
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE for a control batch of a producer whose record is no marker.
+    """
+    header = parse_header(batch)
+    if not header.is_control or header.producer_id < 0 or not header.count:
+        return None
+    record = decode_records(batch)[0]
+    key, value = record.key or b"", record.value or b""
+    if len(key) < _MARKER_KEY.size or len(value) < _MARKER_VALUE.size:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a control batch without a marker", base_offset=header.base_offset)
+    kind = _MARKER_KEY.unpack_from(key)[1]
+    if kind not in (ABORT, COMMIT):
+        return None
+    return Marker(header.producer_id, header.producer_epoch, kind == COMMIT, _MARKER_VALUE.unpack_from(value)[1])
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that was aborted, as far as one partition goes."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of its marker."""
+    last_stable_offset: int
+    """The last stable offset behind the marker, had the marker been committed at once."""
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction whose marker has not come yet."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp_ms: int
+    """Time of its newest batch; -1: not known."""
+    coordinator_epoch: int
+    """Of the producer's last marker here; -1: none is known."""
+
+
+class AbortedIndex:
+    """Aborted transactions whose markers lie in one segment, by rising last offset."""
+
+    __slots__ = ("entries", "written")
+
+    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
+        self.entries = list(entries)
+        self.written = 0
+        """Entries that the file holds already."""
+
+    @classmethod
+    def parse(cls, data: bytes, base_offset: int, end_offset: int) -> AbortedIndex:
+        """Entries of the file of a segment of [`base_offset`, `end_offset`). Raises ValueError for what cannot be."""
+        if len(data) % ABORTED_ENTRY_BYTES:
+            raise ValueError(f"{len(data)} bytes are not whole entries of {ABORTED_ENTRY_BYTES}")
+        index = cls()
+        last = base_offset - 1
+        for version, *fields in _ENTRY.iter_unpack(data):
+            entry = AbortedTransaction(*fields)
+            if version != ENTRY_VERSION:
+                raise ValueError(f"version {version} of an entry is not known, {ENTRY_VERSION} is")
+            if not last < entry.last_offset < end_offset:
+                raise ValueError(f"a marker at offset {entry.last_offset} is not in the segment, or out of order")
+            if entry.producer_id < 0 or not 0 <= entry.first_offset < entry.last_offset:
+                raise ValueError(f"{entry} cannot be")
+            if not 0 <= entry.last_stable_offset <= entry.last_offset + 1:
+                raise ValueError(f"{entry} cannot be")
+            index.entries.append(entry)
+            last = entry.last_offset
+        index.written = len(index.entries)
+        return index
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """One more, whose marker comes after all the others."""
+        self.entries.append(aborted)
+
+    def truncate(self, offset: int) -> None:
+        """Forget those whose marker stands at `offset` or after it."""
+        keep = bisect_left(self.entries, offset, key=lambda entry: entry.last_offset)
+        del self.entries[keep:]
+        self.written = min(self.written, keep)
+
+    def tail_bytes(self) -> tuple[int, bytes]:
+        """Position at which the file ends, and the bytes that must be written there."""
+        start = self.written
+        return start * ABORTED_ENTRY_BYTES, b"".join(
+            _ENTRY.pack(ENTRY_VERSION, *entry) for entry in self.entries[start:]
+        )
+
+
+def overlapping(indexes: Iterator[AbortedIndex], start: int, end: int) -> list[AbortedTransaction]:
+    """Aborted transactions with records in [`start`, `end`), by the indexes of the segments from that of `start` on."""
+    found: list[AbortedTransaction] = []
+    for index in indexes:
+        entries = index.entries
+        for i in range(bisect_left(entries, start, key=lambda entry: entry.last_offset), len(entries)):
+            entry = entries[i]
+            if entry.first_offset < end:
+                found.append(entry)
+            if entry.last_stable_offset >= end:  # whatever began before `end` has ended by then
+                return found
+    return found
+
+
+class Verification:
+    """One asking of a coordinator whether it knows that a producer's transaction reaches this partition. It is current,
+    and lets the first batch in, as long as it is the very object that its log holds for the producer."""
+
+    __slots__ = ("begins_at_0", "begun_ms", "first_sequence", "producer_epoch", "producer_id")
+
+    def __init__(
+        self, producer_id: int, producer_epoch: int, first_sequence: int, *, begins_at_0: bool, begun_ms: int
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.first_sequence = first_sequence
+        """The lowest that was seen: what is behind it waits until it is written (KAFKA-14884)."""
+        self.begins_at_0 = begins_at_0
+        """The epoch is the transaction's own (KIP-890): a producer of which nothing is known begins at 0."""
+        self.begun_ms = begun_ms
