@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bench.secured import librdkafka_settings
 
-from interop import connect, groups
+from interop import connect, groups, transactions
 from interop.driver import ClientError, NotSupported
 from interop.suite import OWN_CHECK, UNKNOWN_TOPIC, Record, World, b64, eventually, refused, same, values
 
@@ -275,6 +275,7 @@ FEATURES = (
     Feature("group: reset offsets", groups.reset, GROUP_KEYS),
     Feature("group: delete", groups.delete, GROUP_KEYS),
     Feature("group: KIP-848 protocol", groups.consumer_protocol, GROUP_KEYS | {68}),
+    *(Feature(name, check, GROUP_KEYS | transactions.KEYS) for name, check in transactions.CHECKS.items()),
     Feature("errors: topics", errors_of_topics),
     Feature("errors: unknown topic", unknown_topic),
     Feature("errors: record too large", too_large),
