@@ -13,6 +13,8 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from strandline.cluster.node.audit_partitions import APPEND_AUDIT
+from strandline.cluster.transactions.marker_writes import WRITE_MARKERS
+from strandline.cluster.transactions.verification import VERIFY_PARTITIONS
 from strandline.controller import methods
 from strandline.controller.metadata.table import TABLE
 from strandline.controller.operations import OPERATIONS
@@ -28,6 +30,8 @@ ALL_METHODS = (
     methods.PING,
     methods.DESCRIBE_QUORUM,
     APPEND_AUDIT,
+    WRITE_MARKERS,
+    VERIFY_PARTITIONS,
 )
 
 SCALARS = {

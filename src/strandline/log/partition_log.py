@@ -279,6 +279,18 @@ class LogReader(LogState):
         """`aborted_transactions` for indexes that are not in memory; the waiting is done off the loop."""
         return await self.cold(lambda pread: self._aborted_transactions(start, end, pread))
 
+    async def read_committed_cold(
+        self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
+    ) -> tuple[LogRead, list[AbortedTransaction]]:
+        """`read_cold`, and the aborted transactions that have records in what was read: both of one state of the log,
+        for compaction takes what was aborted from both."""
+
+        def read(pread: Pread) -> tuple[LogRead, list[AbortedTransaction]]:
+            found = self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread)
+            return found, self._aborted_transactions(offset, found.next_offset, pread)
+
+        return await self.cold(read)
+
     def _aborted_transactions(self, start: int, end: int, pread: Pread) -> list[AbortedTransaction]:
         first = max(0, bisect_right(self.bases, start) - 1)
         return overlapping((segment.aborted for segment in self.segments[first:]), start, end)
@@ -709,14 +721,14 @@ class PartitionLog(LogReader, LogCutter):
         """The coordinator has refused it for good. After any other failure it stays, for the batch comes again."""
         self.producers.end_verification(verification)
 
-    def last_stable_offset(self, high_watermark: Offset) -> Offset:
+    def last_stable_offset(self, high_watermark: int) -> int:
         """Offset below which every transaction has ended, with its marker below `high_watermark` (rule C6). On any
         replica, by the high watermark that it knows."""
         producers = self.producers
         if not producers.open and not producers.ended:
             return high_watermark
         first = max(producers.first_unstable(high_watermark), self.log_start_offset)
-        return min(high_watermark, Offset(first))
+        return min(high_watermark, first)
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Transactions whose marker has not come, oldest first."""

@@ -514,6 +514,12 @@ class ProducerStates:
         self._entries = {number: entry for number, entry in self._entries.items() if number in producer_ids}
         self._find_open()
 
+    def end_all(self) -> None:
+        """Every open transaction has ended, and what is to be known of its end is known elsewhere."""
+        for producer_id in self.open:
+            self._entries[producer_id].transaction_start = -1
+        self.open.clear()
+
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()

@@ -54,6 +54,8 @@ INVARIANTS: dict[str, str] = {
     "OneFlushPolicy": "the flush policy is set before the first partition is hosted",
     "OneFollowerPerLeaderEpoch": "a new leader epoch gets a new follower",
     "OneIsrChangeAtATime": "a leader has at most one ISR change pending (rule B2)",
+    # the coordinators
+    "OrderHasPartitions": "markers are ordered for at least one partition (rule C16)",
 }
 """name -> what always holds. Each name is used by some `ensure` or `present`; a test holds both directions."""
 

@@ -731,7 +731,7 @@ class Following:
         """Do what the core wants done, in order."""
         for effect in effects:
             if isinstance(effect, Committed):
-                self.partition.watchers.wake()
+                self.partition.high_watermark_rose()
                 continue
             self.partition.raise_log_start(effect.offset)  # rule B15/follower-tells-before-its-log-start-is-durable
 

@@ -13,6 +13,7 @@ from typing import Any
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import ANY_SIZE, LogRead, PartitionLog
 from strandline.log.request_trace import RequestTrace
+from strandline.log.transactions import AbortedTransaction, Marker, Verification
 from strandline.proto.believed import BelievedClock
 from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
@@ -280,17 +281,25 @@ class ReplicaManager:
         """A topic here has, or had, a codec of its own (`compression.type`)."""
         return self._set.packs_anew
 
-    def append(self, tp: TopicPartition, batches: memoryview, acks: int, done: AppendDone) -> Append | None:
+    def append(
+        self,
+        tp: TopicPartition,
+        batches: memoryview,
+        acks: int,
+        done: AppendDone,
+        verification: Verification | None = None,
+    ) -> Append | None:
         """Append a client's batches as leader. `done` is called exactly once: before this returns for errors and for
         acks 0 and 1 (then None is returned), or when the high watermark has passed them.
 
         `batches` must be writable: offsets and epoch are set in place. Nothing looks at it after this returns.
+        `verification`: of the first batch of a transaction here (`PartitionLog.begin_verification`).
         Errors are those of `Append`, of `Partition.refusal` and of `PartitionLog.append_as_leader`.
         """
         partition = self._partitions.get(tp)
         if partition is not None:
             try:
-                waiting = partition.append(batches, acks, done)
+                waiting = partition.append(batches, acks, done, verification)
                 if waiting is not None and self.directories.trace is not None:
                     self.directories.trace.appended(tp, waiting.required_offset)
                 return waiting
@@ -300,6 +309,25 @@ class ReplicaManager:
         self.note_refusal(tp.topic, tp.partition, batches, NOT_HOSTED[0])
         Append(done).end(*NOT_HOSTED)
         return None
+
+    def append_marker(
+        self, tp: TopicPartition, marker: Marker, transaction_version: int, done: AppendDone
+    ) -> Append | None:
+        """End a producer's transaction as leader, as with acks=all: `done` is called exactly once, before this returns
+        for errors (then None is returned), or when the high watermark has passed the marker.
+
+        `transaction_version`: of the protocol of the transaction. Errors are those of `Append`, of `Partition.refusal`
+        and of `PartitionLog.append_marker`.
+        """
+        partition = self._partitions.get(tp)
+        if partition is None:
+            Append(done).end(*NOT_HOSTED)
+            return None
+        try:
+            return partition.append_marker(marker, transaction_version, done)
+        except FatalError as error:
+            self.fatal(error)
+            raise
 
     def note_refusal(self, topic: str | TopicId, index: int, batches: memoryview, code: ErrorCode) -> None:
         """A client's batches are refused before they are written: see `Partition.note_refusal`. `topic` is as the
@@ -320,6 +348,7 @@ class ReplicaManager:
         *,
         current_leader_epoch: int = -1,
         committed_only: bool = True,
+        read_committed: bool = False,
         any_replica: bool = False,
         min_one_batch: bool = True,
     ) -> ReadOutcome | None:
@@ -327,7 +356,8 @@ class ReplicaManager:
         On the leader, or with `any_replica` on a follower too, up to the high watermark that it knows (KIP-392).
 
         At most `max_bytes`, but one batch at least if `min_one_batch`. With `committed_only` nothing at or beyond the
-        high watermark, else up to the log end. Errors: OFFSET_OUT_OF_RANGE outside of the log, those of
+        high watermark, else up to the log end. With `read_committed` nothing at or beyond the last stable offset, and
+        the aborted transactions of what was read. Errors: OFFSET_OUT_OF_RANGE outside of the log, those of
         `Partition.refusal`, KAFKA_STORAGE_ERROR.
         """
         partition = self._partitions.get(tp)
@@ -338,20 +368,26 @@ class ReplicaManager:
         if error is not ErrorCode.NONE or core is None or log is None:  # without core or log it is refused
             return ReadOutcome(error, message)
         high_watermark = core.high_watermark
-        limit = _limit(core, log, committed_only)
+        stable = log.last_stable_offset(high_watermark)
+        # rule C13/reads-of-open-transactions
+        limit = stable if read_committed else _limit(core, log, committed_only)
         try:
             if offset >= limit:
                 if not log.log_start_offset <= offset <= log.log_end_offset:
                     raise log.out_of_range(offset)
-                return _outcome(partition, high_watermark, b"", offset)
+                return _outcome(partition, high_watermark, stable, b"", offset)
             found = log.read(offset, max_bytes, limit, one_batch_bytes=ANY_SIZE if min_one_batch else 0)
+            if found is None:
+                return None
+            # rule C13/aborted-records-are-shown
+            aborted = log.aborted_transactions(offset, found.next_offset) if read_committed else ()
+            if aborted is None:
+                return None
         except KafkaError as failure:
             if _tiered_at(partition, offset) is not None:
                 return None
             return _failed(partition, failure, offset, high_watermark)
-        if found is None:
-            return None
-        return _outcome(partition, high_watermark, found.data, found.next_offset)
+        return _outcome(partition, high_watermark, stable, found.data, found.next_offset, aborted=aborted)
 
     async def read_cold(
         self,
@@ -361,6 +397,7 @@ class ReplicaManager:
         *,
         current_leader_epoch: int = -1,
         committed_only: bool = True,
+        read_committed: bool = False,
         any_replica: bool = False,
         min_one_batch: bool = True,
     ) -> ReadOutcome:
@@ -374,13 +411,22 @@ class ReplicaManager:
             if error is not ErrorCode.NONE or core is None or log is None:  # without core or log it is refused
                 return ReadOutcome(error, message)
             high_watermark = core.high_watermark
-            limit = _limit(core, log, committed_only)
+            stable = log.last_stable_offset(high_watermark)
+            # rule C13/reads-of-open-transactions/2
+            limit = stable if read_committed else _limit(core, log, committed_only)
             segment = _tiered_at(partition, offset)
+            aborted: Sequence[AbortedTransaction] = ()
             try:
                 if segment is not None:
-                    found = await self.tier_reads.read(partition.state, segment, offset, max_bytes, limit)
+                    found, aborted = await self.tier_reads.read(
+                        partition.state, segment, offset, max_bytes, limit, read_committed=read_committed
+                    )
                     if len(found.data) > max_bytes and not min_one_batch:
                         found = LogRead(b"", Offset(offset), Offset(offset))
+                elif read_committed:
+                    found, aborted = await log.read_committed_cold(
+                        offset, max_bytes, limit, one_batch_bytes=ANY_SIZE if min_one_batch else 0
+                    )
                 else:
                     found = await log.read_cold(
                         offset, max_bytes, limit, one_batch_bytes=ANY_SIZE if min_one_batch else 0
@@ -394,7 +440,7 @@ class ReplicaManager:
                 return _failed(partition, failure, offset, high_watermark)
             if (partition.leader or partition.follower) is not core:  # rule B14/a-deposed-leader-answers
                 return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader changed while the disk was read")
-            return _outcome(partition, high_watermark, found.data, found.next_offset)
+            return _outcome(partition, high_watermark, stable, found.data, found.next_offset, aborted=aborted)
 
     def delete_records(self, tp: TopicPartition, offset: int, done: DeletionDone) -> PendingDeletion | None:
         """Delete what lies below `offset` (TO_HIGH_WATERMARK: everything committed), as leader. `done` is called once:
@@ -418,11 +464,22 @@ class ReplicaManager:
             return asyncio.get_running_loop().call_soon(wake).cancel
         return partition.watchers.add(wake)
 
-    def list_offset(self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1) -> ListedOffset | None:
+    def on_last_stable_offset(self, tp: TopicPartition, wake: Callable[[], None]) -> Callable[[], None]:
+        """`on_high_watermark` for readers of committed transactions: `wake` is called once the last stable offset
+        rises, not for each record of a transaction that is open."""
+        partition = self._partitions.get(tp)
+        if partition is None:
+            return asyncio.get_running_loop().call_soon(wake).cancel
+        return partition.watch_stable(wake)
+
+    def list_offset(
+        self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1, read_committed: bool = False
+    ) -> ListedOffset | None:
         """The first committed offset whose record is not older than `timestamp` (ms), or Kafka's special ones: -1 the
         high watermark, -2 the log start, -3 the record with the largest timestamp, -4 the start of what is on the disk
         (KIP-405), -5 the last record in the object store (KIP-1005), -6 the first that is to be copied there
-        (KIP-1023). None: the object store has to be asked (`list_offset_cold`).
+        (KIP-1023). None: the object store has to be asked (`list_offset_cold`). With `read_committed` the last stable
+        offset stands for the high watermark.
 
         OFFSET_NOT_AVAILABLE while a new leader does not know the end of what is committed (rule B7, stale HW).
         """
@@ -449,21 +506,23 @@ class ReplicaManager:
         if timestamp == LATEST_TIMESTAMP:
             if not core.knows_committed_end:
                 return ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE, _NOT_AVAILABLE)
-            return ListedOffset(ErrorCode.NONE, "", core.high_watermark, -1, core.leader_epoch)
+            return ListedOffset(ErrorCode.NONE, "", _end(core, log, read_committed), -1, core.leader_epoch)
         if timestamp < 0 and timestamp != MAX_TIMESTAMP:
             return ListedOffset(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is no timestamp that this broker knows")
         if start < log.log_start_offset and any(one.max_timestamp_ms >= timestamp for one in tier.segments):
             return None
-        return _by_time(partition, core, log, timestamp)
+        return _by_time(partition, core, log, timestamp, read_committed)
 
     async def list_offset_cold(
-        self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1
+        self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1, read_committed: bool = False
     ) -> ListedOffset:
         """`list_offset`, with what lies in the object store."""
         partition = self._partitions.get(tp)
         if partition is None:
             return ListedOffset(*NOT_HOSTED)
-        listed = self.list_offset(tp, timestamp, current_leader_epoch=current_leader_epoch)
+        listed = self.list_offset(
+            tp, timestamp, current_leader_epoch=current_leader_epoch, read_committed=read_committed
+        )
         if listed is not None:
             return listed
         core, log = partition.leading()
@@ -477,7 +536,7 @@ class ReplicaManager:
         if partition.leader is not core:
             return ListedOffset(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader changed while the object store was read")
         if tiered is None or timestamp == MAX_TIMESTAMP:
-            local = _by_time(partition, core, log, timestamp)
+            local = _by_time(partition, core, log, timestamp, read_committed)
             if tiered is None or local.error is not ErrorCode.NONE or local.timestamp_ms > tiered.timestamp_ms:
                 return local
         return ListedOffset(ErrorCode.NONE, "", tiered.offset, tiered.timestamp_ms, tiered.leader_epoch)
@@ -605,9 +664,17 @@ def _tiered_at(partition: Partition, offset: int) -> TieredSegment | None:
     return partition.state.tier.find(offset) if log is not None and offset < log.log_start_offset else None
 
 
-def _outcome(partition: Partition, high_watermark: int, data: bytes, next_offset: int) -> ReadOutcome:
+def _outcome(
+    partition: Partition,
+    high_watermark: int,
+    stable: int,
+    data: bytes,
+    next_offset: int,
+    *,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> ReadOutcome:
     start = partition.log_start_offset
-    return ReadOutcome(ErrorCode.NONE, "", high_watermark, start, high_watermark, data, next_offset)
+    return ReadOutcome(ErrorCode.NONE, "", high_watermark, start, stable, data, next_offset, aborted)
 
 
 def _failed(partition: Partition, failure: KafkaError, offset: int, high_watermark: int) -> ReadOutcome:
@@ -616,7 +683,7 @@ def _failed(partition: Partition, failure: KafkaError, offset: int, high_waterma
     # rule B22/followers-send-readers-of-the-tier-away
     if code is ErrorCode.OFFSET_OUT_OF_RANGE and _may_be_tiered(partition, offset):
         code = ErrorCode.OFFSET_NOT_AVAILABLE
-    return ReadOutcome(code, str(failure), high_watermark, start, high_watermark)
+    return ReadOutcome(code, str(failure), high_watermark, start)
 
 
 def _may_be_tiered(partition: Partition, offset: int) -> bool:
@@ -632,17 +699,26 @@ def _failed_in_tier(partition: Partition, failure: KafkaError, offset: int, high
     code, start = failure.code, partition.log_start_offset
     if _tiered_at(partition, offset) is None and offset < start:
         code = ErrorCode.OFFSET_OUT_OF_RANGE
-    return ReadOutcome(code, str(failure), high_watermark, start, high_watermark)
+    return ReadOutcome(code, str(failure), high_watermark, start)
 
 
-def _by_time(partition: Partition, core: LeaderCore, log: PartitionLog, timestamp: int) -> ListedOffset:
+def _end(core: LeaderCore, log: PartitionLog, read_committed: bool) -> int:
+    """The end of what such a reader may read."""
+    # rule C13/times-of-open-transactions
+    return log.last_stable_offset(core.high_watermark) if read_committed else core.high_watermark
+
+
+def _by_time(
+    partition: Partition, core: LeaderCore, log: PartitionLog, timestamp: int, read_committed: bool
+) -> ListedOffset:
     """From the log on the disk."""
+    end = _end(core, log, read_committed)
     try:
         if timestamp == MAX_TIMESTAMP:
             # rule B14/newest-time-of-uncommitted-records
-            found = log.max_timestamp(core.high_watermark) if core.knows_committed_end else None
+            found = log.max_timestamp(end) if core.knows_committed_end else None
         else:
-            found = log.offset_for_timestamp(timestamp, core.high_watermark)  # rule B14/times-of-uncommitted-records
+            found = log.offset_for_timestamp(timestamp, end)  # rule B14/times-of-uncommitted-records
     except KafkaError as failure:
         partition.cannot_read(failure)
         return ListedOffset(failure.code, str(failure))

@@ -338,7 +338,7 @@ def replace_log(shared: Shared, streams: Streams, partition: Partition, new: Par
     directory.syncer.mark(new)
     partition.synced()
     partition.log_start_durable()
-    partition.watchers.wake()
+    partition.wake_all()
 
 
 async def _delete(log_dir: LogDir, name: str, *, moved: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 
 from strandline.log.partition_log import AppendResult, PartitionLog
+from strandline.log.transactions import Marker, Verification
 from strandline.proto.ensure import ensure, present
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
@@ -162,6 +163,9 @@ class Watchers:
         self._calls[number] = wake
         return lambda: self._withdraw(number)
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
     def _withdraw(self, number: int) -> None:
         self._calls.pop(number, None)
 
@@ -273,6 +277,8 @@ class Partition:
     __slots__ = (
         "_high_watermark",
         "_shared",
+        "_stable_offset",
+        "_stable_watchers",
         "channel",
         "deletions",
         "follower",
@@ -310,6 +316,9 @@ class Partition:
         self._high_watermark = 0
         self.watchers = Watchers()
         """Who is to be woken at the next rise of the high watermark or change of role."""
+        self._stable_watchers = Watchers()
+        self._stable_offset = -1
+        """The last stable offset that the stable watchers know."""
 
     @property
     def high_watermark(self) -> int:
@@ -321,6 +330,32 @@ class Partition:
     def log_start_offset(self) -> int:
         """First offset: in the object store, if a part of it lies there, else in its log; 0 without."""
         return 0 if self.log is None else self.state.tier.log_start(self.log.log_start_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset up to which everything is committed and every transaction decided, as far as this broker knows."""
+        high_watermark = self.high_watermark
+        return high_watermark if self.log is None else self.log.last_stable_offset(high_watermark)
+
+    def watch_stable(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` once, at the next rise of the last stable offset or change of role. Returns how to withdraw."""
+        if not self._stable_watchers:
+            self._stable_offset = self.last_stable_offset
+        return self._stable_watchers.add(wake)
+
+    def wake_all(self) -> None:
+        """Wake everybody: role or log are others."""
+        self.watchers.wake()
+        self._stable_watchers.wake()
+
+    def high_watermark_rose(self) -> None:
+        """Wake who watches it, and who watches the last stable offset if that rose with it."""
+        self.watchers.wake()
+        if self._stable_watchers:
+            stable = self.last_stable_offset
+            if stable != self._stable_offset:  # rule C13/open-transactions-wake-their-readers
+                self._stable_offset = stable
+                self._stable_watchers.wake()
 
     def start_at(self, high_watermark: int) -> None:
         """Begin with the high watermark that this broker wrote down last."""
@@ -434,7 +469,7 @@ class Partition:
         deletions, self.deletions = self.deletions, []
         for deletion in deletions:
             deletion.end(code, "leadership was lost; the records may be there again")
-        self.watchers.wake()
+        self.wake_all()
 
     # Who may ask
 
@@ -475,7 +510,9 @@ class Partition:
 
     # Appending
 
-    def append(self, batches: memoryview, acks: int, done: AppendDone) -> Append | None:
+    def append(
+        self, batches: memoryview, acks: int, done: AppendDone, verification: Verification | None = None
+    ) -> Append | None:
         """See `ReplicaManager.append`."""
         append, waits = Append(done), acks == ACKS_ALL
         core, plog = self.leader, self.log
@@ -483,9 +520,7 @@ class Partition:
             self._refuse(append, batches, *self.refusal())
             return None
         if waits and (error := core.admit_acks_all()) is not ErrorCode.NONE:  # rule B9/acks-1-is-refused-below-min-isr
-            # rule B9/written-though-refused
-            message = f"{len(core.isr)} of {core.min_isr} replicas are in sync; nothing was written"
-            self._refuse(append, batches, error, message)
+            self._refuse(append, batches, error, _too_few(core))  # rule B9/written-though-refused
             return None
         shared, now_ms = self._shared, self._shared.clock.monotonic_ms()
         directory = shared.directories.of(plog.home)
@@ -494,7 +529,9 @@ class Partition:
         try:
             # schedule 57/full-leader-takes-the-last-byte
             wall_ms, room = shared.believed.latest_ms(), not directory.room.full
-            result = plog.append_as_leader(batches, core.leader_epoch, wall_ms, has_room=room)
+            result = plog.append_as_leader(
+                batches, core.leader_epoch, wall_ms, has_room=room, verification=verification
+            )
         except KafkaError as failure:
             self._refuse(append, batches, failure.code, failure.message or str(failure))
             if isinstance(failure, NoSpaceLeft):
@@ -504,19 +541,63 @@ class Partition:
             self.fail(str(failure))
             append.end(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
             return None
-        append.base_offset, append.required_offset, append.log_append_time_ms, append.log_start_offset, *_ = result
-        if self.state.tier.segments:
-            append.log_start_offset = self.log_start_offset
-        shared.counters.appends += 1
         if result.duplicate:
             mark("duplicate-batch")
             shared.counters.duplicates += 1
         else:
             shared.counters.messages_in_bytes += len(batches)
+        return self._written(append, core, plog, result, now_ms, waits=waits)
+
+    def append_marker(self, marker: Marker, transaction_version: int, done: AppendDone) -> Append | None:
+        """See `ReplicaManager.append_marker`."""
+        append = Append(done)
+        core, plog = self.leader, self.log
+        if core is None or plog is None:
+            append.end(*self.refusal())
+            return None
+        if (error := core.admit_acks_all()) is not ErrorCode.NONE:  # rule C12/a-marker-of-too-few
+            append.end(error, _too_few(core))
+            return None
+        shared = self._shared
+        room = shared.directories.of(plog.home).room
+        try:
+            if room.full:
+                raise NoSpaceLeft(f"but log.dir.reserve.bytes in {plog.directory}; the marker may be sent again")
+            wall_ms = shared.believed.latest_ms()
+            result = plog.append_marker(marker, core.leader_epoch, wall_ms, transaction_version=transaction_version)
+        except KafkaError as failure:
+            append.end(failure.code, failure.message or str(failure))
+            if isinstance(failure, NoSpaceLeft):
+                room.ran_out()
+            return None
+        except StorageError as failure:
+            self.fail(str(failure))
+            append.end(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+            return None
+        # rule C12/a-marker-is-answered-at-its-append
+        return self._written(append, core, plog, result, shared.clock.monotonic_ms(), waits=True)
+
+    def _written(
+        self,
+        append: Append,
+        core: LeaderCore,
+        plog: PartitionLog,
+        result: AppendResult,
+        now_ms: float,
+        *,
+        waits: bool,
+    ) -> Append | None:
+        """The log has it: give it to the followers, and answer now or once it is committed; returns one that waits."""
+        append.base_offset, append.required_offset, append.log_append_time_ms, append.log_start_offset, *_ = result
+        if self.state.tier.segments:
+            append.log_start_offset = self.log_start_offset
+        shared = self._shared
+        shared.counters.appends += 1
+        if not result.duplicate:
             effects = core.appended(result.next_offset, now_ms)
             self._publish(result)
             if shared.config.sync_before_ack:
-                directory.syncer.mark(plog)
+                shared.directories.of(plog.home).syncer.mark(plog)
             self._carry_out(effects)
         # rule C1/duplicate-answered-uncommitted, rule B9/acks-all-answers-at-the-append, rule B9/acks-1-waits
         if waits and core.high_watermark < result.next_offset:
@@ -651,7 +732,7 @@ class Partition:
                 append.end(leader.judge_committed(), "", leader.synced_replicas(append.required_offset))
         if trace is not None:
             trace.answered(self.topic_partition)
-        self.watchers.wake()
+        self.high_watermark_rose()
         if self.subscriptions:
             self._shared.watermarks.add(self.send_high_watermark)
 
@@ -739,3 +820,7 @@ class Partition:
                 core.deleted_before = max(core.deleted_before, deletion.offset)
                 deletion.end(ErrorCode.NONE, "", low_watermark)
         self.deletions = [deletion for deletion in self.deletions if not deletion.ended]
+
+
+def _too_few(core: LeaderCore) -> str:
+    return f"{len(core.isr)} of {core.min_isr} replicas are in sync; nothing was written"

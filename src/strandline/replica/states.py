@@ -7,12 +7,14 @@ above (the node maps the controller's image and replies to them).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from strandline.log.config import LogConfig
 from strandline.log.free_space import RESERVE_BYTES
+from strandline.log.transactions import AbortedTransaction
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import (
     BrokerEpoch,
@@ -125,9 +127,10 @@ class ReadOutcome(NamedTuple):
 
     Attributes:
         high_watermark: at the time of the read; with committed_only no record at or beyond it is in `data`.
-        last_stable_offset: the bound of read_committed; the high watermark as long as there are no transactions.
+        last_stable_offset: the bound of read_committed: no transaction below it is undecided.
         data: whole record batches from the one that holds the offset asked for; empty at the end.
         next_offset: the offset after the last batch in `data` (the offset asked for when that is empty).
+        aborted: with read_committed, the transactions of which records in `data` are to be left out.
     """
 
     error: ErrorCode
@@ -137,6 +140,7 @@ class ReadOutcome(NamedTuple):
     last_stable_offset: int = -1
     data: bytes = b""
     next_offset: int = -1
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 class ListedOffset(NamedTuple):

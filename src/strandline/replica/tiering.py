@@ -26,6 +26,7 @@ from strandline.log.swap import LogChanged
 from strandline.log.tier.copying import copy_segment
 from strandline.log.tier.names import log_key, partition_prefix, sidecar_key
 from strandline.log.tier.reading import TierReader
+from strandline.log.transactions import AbortedTransaction
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StoreError
 from strandline.proto.ids import Offset, TopicPartition
@@ -215,7 +216,8 @@ class Tiering:
         # rule B22/each-segment-begins-the-tier
         is_first = not tier.segments and copied_to == tier.end_offset  # what was copied a moment ago may not show yet
         for segment, end in zip(plog.segments, plog.bases[1:], strict=False):
-            if end > partition.high_watermark:  # rule B22/uncommitted-segments-are-copied
+            # rule B22/uncommitted-segments-are-copied, rule C13/undecided-segments-are-copied
+            if end > partition.last_stable_offset:
                 return None
             if end > copied_to:
                 return _Piece(segment, max(segment.base_offset, copied_to), is_first)
@@ -352,7 +354,7 @@ class Tiering:
                 continue
             copied_to = partition.state.tier.end_offset
             for segment, end in zip(plog.segments, plog.bases[1:], strict=False):
-                if copied_to < end <= partition.high_watermark:
+                if copied_to < end <= partition.last_stable_offset:
                     segments += 1
                     size_bytes += segment.size
         return segments, size_bytes
@@ -363,8 +365,10 @@ class Tiering:
 
 T = TypeVar("T")
 
-_Read = tuple[UUID, int, int, int]
-"""Segment, offset, the most that is wanted, and the limit."""
+_Read = tuple[UUID, int, int, int, bool]
+"""Segment, offset, the most that is wanted, the limit, and whether aborted transactions are wanted."""
+
+TieredRead = tuple[LogRead, Sequence[AbortedTransaction]]
 
 
 class TierReads:
@@ -379,9 +383,9 @@ class TierReads:
     def __init__(self, tier: TierParts | None) -> None:
         self.reader = None if tier is None else tier.reader
         self._wait_ms = 0.0 if tier is None else tier.config.fetch_wait_max_ms
-        self._under_way: dict[_Read, asyncio.Task[LogRead]] = {}
+        self._under_way: dict[_Read, asyncio.Task[TieredRead]] = {}
 
-    def stop(self) -> list[asyncio.Task[LogRead]]:
+    def stop(self) -> list[asyncio.Task[TieredRead]]:
         """Read nothing more; the tasks that end with it."""
         tasks = list(self._under_way.values())
         for task in tasks:
@@ -389,27 +393,34 @@ class TierReads:
         return tasks
 
     async def read(
-        self, state: PartitionState, segment: TieredSegment, offset: int, max_bytes: int, limit_offset: int
-    ) -> LogRead:
+        self,
+        state: PartitionState,
+        segment: TieredSegment,
+        offset: int,
+        max_bytes: int,
+        limit_offset: int,
+        *,
+        read_committed: bool = False,
+    ) -> TieredRead:
         """Whole batches from the one that holds `offset` on; nothing, if that takes too long or stands at the limit.
+        With `read_committed` the aborted transactions that have records in them, too.
 
         Raises KafkaError: KAFKA_STORAGE_ERROR where the store does not answer, CORRUPT_MESSAGE where it has rotted.
         """
-        key = segment.segment_id, offset, max_bytes, limit_offset
+        key = segment.segment_id, offset, max_bytes, limit_offset, read_committed
         under_way = self._under_way.get(key)
         if under_way is None:
-            where = state.topic_partition, state.topic_id, segment, offset, max_bytes
-            read = _asked(self._whole_reader().read(*where, limit_offset=limit_offset))
+            read = _asked(_read(self._whole_reader(), state, segment, key))
             under_way = self._under_way[key] = asyncio.get_running_loop().create_task(read)
             under_way.add_done_callback(lambda task: self._ended(key, task))
         # rule B22/fetches-wait-for-the-store-to-the-end
         done, _ = await asyncio.wait([under_way], timeout=self._wait_ms / 1000)
         if not done:
             mark("tier-read-takes-long")
-            return LogRead(b"", Offset(offset), Offset(offset))
+            return LogRead(b"", Offset(offset), Offset(offset)), ()
         return under_way.result()
 
-    def _ended(self, key: _Read, task: asyncio.Task[LogRead]) -> None:
+    def _ended(self, key: _Read, task: asyncio.Task[TieredRead]) -> None:
         """Forget a read that has ended: whoever waits has its task. Else what it brought stays in the reader's
         cache, and an error is met again."""
         del self._under_way[key]
@@ -458,6 +469,15 @@ class TierReads:
                 "a part of the partition lies in an object store, and this broker has no remote.log.storage.url",
             )
         return self.reader
+
+
+async def _read(reader: TierReader, state: PartitionState, segment: TieredSegment, wanted: _Read) -> TieredRead:
+    _, offset, max_bytes, limit_offset, read_committed = wanted
+    where = state.topic_partition, state.topic_id, segment
+    found = await reader.read(*where, offset, max_bytes, limit_offset=limit_offset)
+    # rule C13/aborted-records-of-the-tier-are-shown
+    aborted = await reader.aborted(*where, offset, found.next_offset) if read_committed and found.data else ()
+    return found, aborted
 
 
 async def _asked(read: Coroutine[object, object, T]) -> T:

@@ -24,7 +24,7 @@ SEGMENTS = 4
 
 
 def write(log: PartitionLog) -> None:
-    """Two batches of two records by each of a few producers, in several epochs, and a transaction that stays open."""
+    """Two batches of two records by each of a few producers, in several epochs, and transactions whose markers come later."""
     for segment in range(SEGMENTS):
         for producer, transactional in ((1, False), (2, False), (10 + segment, True)):
             epoch = segment // 2
@@ -51,8 +51,10 @@ def log(disk: FailingDisk, tmp_path: Path) -> Iterator[PartitionLog]:
 
 
 def before(log: PartitionLog, offset: int) -> bytes:
-    """What the log knows at an offset."""
-    return log.snapshots.load(log.segments, offset, 0).encode_snapshot()
+    """What the log knows at an offset, but for open transactions: what was copied is decided (rule C13)."""
+    states = log.snapshots.load(log.segments, offset, 0)
+    states.end_all()
+    return states.encode_snapshot()
 
 
 def tier_of(store: MemoryStore, log: PartitionLog) -> Tier:
@@ -83,7 +85,8 @@ def test_it_is_what_the_log_knows(log: PartitionLog, lost: tuple[int, ...], inst
         assert found.encode_snapshot() == before(log, offset), offset
     entry = found.get(13)
     assert entry is not None
-    assert entry.transaction_start == 22, "the transaction is open"
+    assert entry.transaction_start == -1
+    assert not found.open
 
 
 def test_a_beginning_at_the_end_of_a_segment_costs_its_snapshot_alone(log: PartitionLog) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +23,9 @@ from strandline.log.tier.sidecar import (
     decode_indexes,
     decode_producers,
     encode_sidecar,
+    for_cluster,
 )
+from strandline.log.transactions import AbortedTransaction
 from strandline.proto.errors import CorruptLogError, StoreError
 from strandline.proto.ids import Offset
 from strandline.proto.tier import TieredSegment
@@ -30,8 +33,11 @@ from strandline.proto.tier import TieredSegment
 UUIDS = st.uuids()
 
 
+Made = tuple[SidecarHeader, OffsetIndex, TimeIndex, bytes, list[AbortedTransaction]]
+
+
 @st.composite
-def sidecars(draw: st.DrawFn) -> tuple[SidecarHeader, OffsetIndex, TimeIndex, bytes]:
+def sidecars(draw: st.DrawFn) -> Made:
     """A header, and indexes that are of it."""
     base = draw(st.integers(0, 1 << 50))
     span = draw(st.integers(1, 1 << 30))
@@ -44,6 +50,10 @@ def sidecars(draw: st.DrawFn) -> tuple[SidecarHeader, OffsetIndex, TimeIndex, by
         times.append(draw(st.integers(0, 1 << 45)), number)
     starts = [base, *(base + number for number in numbers if number)]
     epochs = sorted(draw(st.sets(st.integers(0, 1 << 31), min_size=len(starts), max_size=len(starts))))
+    aborted = [  # markers may lie behind the segment, first batches before it
+        AbortedTransaction(draw(st.integers(0, 1 << 50)), draw(st.integers(0, at - 1)), at, draw(st.integers(0, at)))
+        for at in sorted(base + 1 + more for more in draw(st.sets(st.integers(0, 2 * span), max_size=4)))
+    ]
     header = SidecarHeader(
         cluster_id=draw(st.text()),
         topic=draw(st.text()),
@@ -56,8 +66,9 @@ def sidecars(draw: st.DrawFn) -> tuple[SidecarHeader, OffsetIndex, TimeIndex, by
         epochs=tuple(zip(epochs, starts, strict=True)),
         log_crc=draw(st.integers(0, (1 << 32) - 1)),
         leader_epoch=draw(st.integers(0, 1 << 31)),
+        aborted=len(aborted),
     )
-    return header, index, times, draw(st.binary(max_size=64))
+    return header, index, times, draw(st.binary(max_size=64)), aborted
 
 
 def decoded(data: bytes) -> tuple[Any, ...]:
@@ -72,14 +83,17 @@ def decoded(data: bytes) -> tuple[Any, ...]:
         list(times.timestamps),
         list(times.offsets),
         producers,
+        found.aborted.entries,
     )
 
 
 @given(sidecars())
-def test_a_sidecar_comes_back(made: tuple[SidecarHeader, OffsetIndex, TimeIndex, bytes]) -> None:
-    header, index, times, producers = made
-    data = encode_sidecar(header, index, times, producers)
+def test_a_sidecar_comes_back(made: Made) -> None:
+    header, index, times, producers, aborted = made
+    data = encode_sidecar(*made)
     assert decode_head(data[:HEAD_BYTES], "k").size_bytes == len(data)
+    assert data[5] == (2 if aborted else 1), "builds of before transactions read what has none"
+    assert (b'"aborted"' in data[:2000]) >= bool(aborted)
     assert decoded(data) == (
         header,
         list(index.offsets),
@@ -87,14 +101,21 @@ def test_a_sidecar_comes_back(made: tuple[SidecarHeader, OffsetIndex, TimeIndex,
         list(times.timestamps),
         list(times.offsets),
         producers,
+        aborted,
     )
+
+
+@given(sidecars())
+def test_another_cluster_has_the_same_but_its_name(made: Made) -> None:
+    whole = encode_sidecar(*made)
+    taken = for_cluster(whole, "k", "another")
+    assert decoded(taken) == (replace(made[0], cluster_id="another"), *decoded(whole)[1:])
+    assert for_cluster(taken, "k", made[0].cluster_id) == whole
 
 
 @settings(max_examples=300)
 @given(sidecars(), st.data())
-def test_a_damaged_one_is_refused(
-    made: tuple[SidecarHeader, OffsetIndex, TimeIndex, bytes], data: st.DataObject
-) -> None:
+def test_a_damaged_one_is_refused(made: Made, data: st.DataObject) -> None:
     """Whatever bit has turned over, or where it is cut."""
     whole = encode_sidecar(*made)
     damaged = bytearray(whole)
@@ -173,6 +194,30 @@ def test_an_index_that_is_not_of_the_segment_is_refused(index: bytes, times: byt
         decoded(sealed([json.dumps(GOOD).encode(), index, times, b""]))
 
 
+@pytest.mark.parametrize(
+    ("aborted", "entries"),
+    [
+        (1, b"x" * 33),
+        (2, struct.pack(">hqqqq", 0, 7, 10, 12, 13)),
+        (1, struct.pack(">hqqqq", 1, 7, 10, 12, 13)),
+        (1, struct.pack(">hqqqq", 0, -1, 10, 12, 13)),
+        (1, struct.pack(">hqqqq", 0, 7, 12, 12, 13)),
+        (1, struct.pack(">hqqqq", 0, 7, 10, 12, 14)),
+        (1, struct.pack(">hqqqq", 0, 7, 3, 9, 10)),
+        (2, struct.pack(">hqqqq", 0, 7, 10, 12, 13) * 2),
+        (-1, b""),
+    ],
+)
+def test_aborted_transactions_that_cannot_be_are_refused(aborted: int, entries: bytes) -> None:
+    def made(aborted: int, entries: bytes) -> bytes:
+        return sealed([json.dumps({**GOOD, "aborted": aborted}).encode(), b"", entries, b""])
+
+    good = struct.pack(">hqqqq", 0, 7, 10, 12, 13)
+    assert decoded(made(1, good))[-1] == [AbortedTransaction(7, 10, 12, 13)]
+    with pytest.raises(CorruptLogError):
+        decoded(made(aborted, entries))
+
+
 def test_lengths_are_bounded_before_anything_is_fetched() -> None:
     """What a head announces is what a reader asks the store for."""
     for place, most in enumerate(PARTS_BYTES_MAX):
@@ -186,8 +231,8 @@ def test_lengths_are_bounded_before_anything_is_fetched() -> None:
 @pytest.mark.parametrize("parts", [[0] * 8, [1 << 31] * 8])
 def test_one_of_a_newer_build_is_not_damaged(parts: list[int]) -> None:
     """Rule B35: what is damaged can be left out of a restore; what is newer waits for a newer build."""
-    head = struct.pack(">4sH8I", b"SLTS", 2, *parts)
-    said = "k has the format 2, and this build, Strandline .*, reads it up to 1. Install the build that wrote it"
+    head = struct.pack(">4sH8I", b"SLTS", 3, *parts)
+    said = "k has the format 3, and this build, Strandline .*, reads it up to 2. Install the build that wrote it"
     with pytest.raises(StoreError, match=said):
         decode_head(head + struct.pack(">I", crc32c(head)), "k")
     with pytest.raises(CorruptLogError, match="CRC"):

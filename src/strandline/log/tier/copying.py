@@ -64,7 +64,7 @@ async def copy_segment(
     It begins at `start_offset`, where that lies inside of the segment: replicas do not all close their segments at the
     same offsets, and the tier may end in the middle of one. Whole batches before it are left out. `prefix` is
     `keys.partition_prefix` of the partition; `segment_id` is used for this attempt alone. The caller sees to it that
-    all of the segment is committed and durable.
+    all of the segment is committed and durable, and no transaction in it undecided.
 
     Raises:
         KafkaError: CORRUPT_MESSAGE where the segment has rotted; KAFKA_STORAGE_ERROR when the disk fails.
@@ -100,7 +100,8 @@ async def copy_segment(
             log_crc=scanned.crc,
             leader_epoch=leader_epoch,
         )
-        sidecar = encode_sidecar(header, scanned.index, scanned.time_index, producers)
+        aborted = await plog.aborted_transactions_cold(base_offset, reading.end_offset)
+        sidecar = encode_sidecar(header, scanned.index, scanned.time_index, producers, aborted)
         await store.put(sidecar_key(prefix, tiered), _sliced(sidecar, limiter), len(sidecar))
         await store.put(log_key(prefix, tiered), reading.chunks(scanned, limiter), scanned.size_bytes)
     finally:

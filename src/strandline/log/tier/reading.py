@@ -17,6 +17,7 @@ from strandline.log.partition_log import LogRead, TimestampedOffset
 from strandline.log.producer_state import ProducerStates, SnapshotDamaged
 from strandline.log.tier.names import log_key, partition_prefix, sidecar_key
 from strandline.log.tier.sidecar import Sidecar, decode_producers, load_head, load_sidecar
+from strandline.log.transactions import AbortedTransaction, overlapping
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError, StoreError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -136,6 +137,13 @@ class TierReader:
             return LogRead(b"", Offset(offset), Offset(offset))
         self._read_on(found, offset, following, position + end)
         return LogRead(data[:end], Offset(header.base_offset), Offset(following))
+
+    async def aborted(
+        self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment, start: int, end: int
+    ) -> list[AbortedTransaction]:
+        """Aborted transactions with records in [`start`, `end`), which lies in the segment."""
+        found = await self._object(tp, topic_id, segment)
+        return overlapping(iter((found.sidecar.aborted,)), start, end)
 
     def _read_on(self, found: _Object, offset: int, following: int, position: int) -> None:
         """A reader went from `offset` to `following`, at `position`: if it is sequential, it wants what comes there."""
@@ -484,6 +492,9 @@ async def producers_before(
 
     A batch that `offset` lies inside of is left out: a log that begins there has the whole of it.
 
+    No transaction is open. Only decided ones are copied, and the sidecars say which were aborted. The marker of one may
+    come in the log that begins here; it never does where an unclean leader has lost it, or a cluster was lost with it.
+
     Raises KafkaError and StoreError as `TierReader`.
     """
     states = ProducerStates()
@@ -501,6 +512,7 @@ async def producers_before(
 
     for segment in reversed(untold):
         await reader.each_header(tp, topic_id, segment, offset, _taker(states, segment.producers, offset, now_ms))
+    states.end_all()  # rule C13/transactions-of-the-tier-stay-open
     return states
 
 

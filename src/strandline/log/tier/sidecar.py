@@ -3,23 +3,26 @@
 | bytes | what |
 |---|---|
 | 4 | `SLTS` |
-| 2 | format version, 1 |
+| 2 | format version: 1, or 2 with aborted transactions |
 | 4 × (4 + 4) | length and CRC-32C of each part below |
 | 4 | CRC-32C of what stands above |
 | | header: JSON, see `SidecarHeader` |
 | | offset index: Kafka's `.index`, relative to the header's `base_offset` |
-| | time index: Kafka's `.timeindex` |
+| | time index: Kafka's `.timeindex`; in version 2 aborted transactions behind it: entries of Kafka's `.txnindex` |
 | | producers: the `.snapshot` of the segment's end offset, empty where the log had none |
 
 Numbers are big-endian. Readers need all parts but the last, which may be large. What stands above the header has this
 place in every version, so that a build which does not know the version can tell it from damage.
+
+The aborted transactions are all that have records in the segment, also those whose markers lie behind it: readers of
+committed records need no other sidecar, and no log. A segment without any is written in version 1, as before.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from uuid import UUID
@@ -29,19 +32,21 @@ from crc32c import crc32c
 import strandline
 from strandline.log.config import INT64_MAX
 from strandline.log.segment import IndexDamaged, OffsetIndex, TimeIndex
+from strandline.log.transactions import ABORTED_ENTRY_BYTES, AbortedIndex, AbortedTransaction
 from strandline.proto.errors import CorruptLogError, StoreError
 from strandline.proto.ids import TopicId
 from strandline.proto.json_text import read_json
 
-VERSION = 1
+WITHOUT_ABORTED, VERSION = 1, 2
 _MAGIC = b"SLTS"
 _HEAD = struct.Struct(">4sH8I")
 _CRC = struct.Struct(">I")
 HEAD_BYTES = _HEAD.size + _CRC.size
 
-PARTS_BYTES_MAX = (1 << 20, 64 << 20, 96 << 20, 256 << 20)
+PARTS_BYTES_MAX = (1 << 20, 64 << 20, 608 << 20, 256 << 20)
 """The most that each part may have. An offset index of 64 MiB has 8 million entries: one for each 256 bytes of a
-segment of 2 GiB, the largest that there is. Kafka's own bound, `segment.index.bytes`, is 10 MiB."""
+segment of 2 GiB, the largest that there is. Kafka's own bound, `segment.index.bytes`, is 10 MiB. The time index of such
+a segment has 96 MiB; of the smallest transactions, a record and a marker, it has 14.5 million, 470 MiB."""
 
 Get = Callable[[str, int, int], Awaitable[bytes]]
 """`ObjectStore.get`, or what counts and bounds it."""
@@ -61,6 +66,7 @@ class SidecarHeader:
         epochs: each leader epoch of its batches, with the base offset of the first batch that has it; never none.
         log_crc: CRC-32C of the log object.
         leader_epoch: in which it was copied.
+        aborted: number of aborted transactions behind the time index.
     """
 
     cluster_id: str
@@ -74,6 +80,7 @@ class SidecarHeader:
     epochs: tuple[tuple[int, int], ...]
     log_crc: int
     leader_epoch: int
+    aborted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,33 +104,48 @@ class SidecarHead:
 class Sidecar:
     """A decoded sidecar, but for the producers."""
 
-    __slots__ = ("header", "index", "time_index")
+    __slots__ = ("aborted", "header", "index", "time_index")
 
-    def __init__(self, header: SidecarHeader, index: OffsetIndex, time_index: TimeIndex) -> None:
+    def __init__(self, header: SidecarHeader, index: OffsetIndex, time_index: TimeIndex, aborted: AbortedIndex) -> None:
         self.header = header
         self.index = index
         self.time_index = time_index
+        self.aborted = aborted
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of memory that it takes, about."""
-        return 2000 + 100 * len(self.header.epochs) + 8 * len(self.index) + 12 * len(self.time_index)
+        indexes = 8 * len(self.index) + 12 * len(self.time_index) + 220 * len(self.aborted)
+        return 2000 + 100 * len(self.header.epochs) + indexes
 
 
-def encode_sidecar(header: SidecarHeader, index: OffsetIndex, time_index: TimeIndex, producers: bytes) -> bytes:
-    """The whole object. Raises ValueError for a part that is too large."""
-    return _encoded((_header_text(header), _whole(index), _whole(time_index), producers))
+def encode_sidecar(
+    header: SidecarHeader,
+    index: OffsetIndex,
+    time_index: TimeIndex,
+    producers: bytes,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> bytes:
+    """The whole object; `aborted`: by rising last offset. Raises ValueError for a part that is too large."""
+    header = replace(header, aborted=len(aborted))
+    times = _whole(time_index) + _whole(AbortedIndex(aborted))
+    return _encoded(header, _whole(index), times, producers)
 
 
 def _header_text(header: SidecarHeader) -> bytes:
-    return json.dumps({**asdict(header), "topic_id": str(header.topic_id)}, separators=(",", ":")).encode()
+    fields = {**asdict(header), "topic_id": str(header.topic_id)}
+    if not header.aborted:
+        del fields["aborted"]
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _encoded(parts: tuple[bytes, ...]) -> bytes:
+def _encoded(header: SidecarHeader, *indexes_and_producers: bytes) -> bytes:
+    parts = (_header_text(header), *indexes_and_producers)
+    version = VERSION if header.aborted else WITHOUT_ABORTED
     for part, most in zip(parts, PARTS_BYTES_MAX, strict=True):
         if len(part) > most:
             raise ValueError(f"a part of a sidecar has {len(part)} bytes, at most {most} are allowed")
-    head = _HEAD.pack(_MAGIC, VERSION, *(number for part in parts for number in (len(part), crc32c(part))))
+    head = _HEAD.pack(_MAGIC, version, *(number for part in parts for number in (len(part), crc32c(part))))
     return b"".join((head, _CRC.pack(crc32c(head)), *parts))
 
 
@@ -142,7 +164,7 @@ def decode_head(data: bytes, key: str) -> SidecarHead:
     if version > VERSION:  # rule B35/newer-sidecars-are-taken-for-damage
         expected = f"this build, Strandline {strandline.__version__}, reads it up to {VERSION}"
         raise StoreError(f"{key} has the format {version}, and {expected}. Install the build that wrote it")
-    if version != VERSION:
+    if version < WITHOUT_ABORTED:
         raise _corrupt(key, 4, f"version {version} of the format is none")
     head = SidecarHead(tuple(numbers[0::2]), tuple(numbers[1::2]))
     for length, most in zip(head.lengths, PARTS_BYTES_MAX, strict=True):
@@ -157,13 +179,17 @@ def decode_indexes(head: SidecarHead, data: bytes, key: str) -> Sidecar:
     header = _header(text, key)
     try:
         offsets = OffsetIndex.parse(index, header.size_bytes)
-        times = TimeIndex.parse(time_index)
-    except IndexDamaged as error:
+        behind = len(time_index) - header.aborted * ABORTED_ENTRY_BYTES
+        if behind < 0:
+            raise IndexDamaged(f"it has no room for {header.aborted} aborted transactions")
+        times = TimeIndex.parse(time_index[:behind])
+        aborted = AbortedIndex.parse(time_index[behind:], header.base_offset, INT64_MAX)
+    except (IndexDamaged, ValueError) as error:
         raise _corrupt(key, HEAD_BYTES + len(text), str(error)) from error
     span = header.end_offset - header.base_offset
     if any(entries and entries[-1] >= span for entries in (offsets.offsets, times.offsets)):
         raise _corrupt(key, HEAD_BYTES + len(text), "the index names offsets beyond the segment's end")
-    return Sidecar(header, offsets, times)
+    return Sidecar(header, offsets, times, aborted)
 
 
 def decode_producers(head: SidecarHead, data: bytes, key: str) -> bytes:
@@ -182,7 +208,7 @@ def for_cluster(data: bytes, key: str, cluster_id: str) -> bytes:
     sidecar = decode_indexes(head, data[HEAD_BYTES : head.indexes_end], key)
     producers = decode_producers(head, data[head.indexes_end :], key)
     _, *parts = _parts(head, data[HEAD_BYTES : head.indexes_end], key)
-    return _encoded((_header_text(replace(sidecar.header, cluster_id=cluster_id)), *parts, producers))
+    return _encoded(replace(sidecar.header, cluster_id=cluster_id), *parts, producers)
 
 
 async def load_head(get: Get, key: str) -> SidecarHead:
@@ -225,6 +251,7 @@ def _header(text: bytes, key: str) -> SidecarHeader:
             epochs=epochs,
             log_crc=_number(fields["log_crc"]),
             leader_epoch=_number(fields["leader_epoch"]),
+            aborted=_number(fields.get("aborted", 0)),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise _corrupt(key, HEAD_BYTES, f"the header cannot be read ({type(error).__name__}: {error})") from error
@@ -250,7 +277,7 @@ def _text(value: object) -> str:
     return value
 
 
-def _whole(index: OffsetIndex | TimeIndex) -> bytes:
+def _whole(index: OffsetIndex | TimeIndex | AbortedIndex) -> bytes:
     position, data = index.tail_bytes()
     if position:
         raise ValueError("an index that was written before is not whole")

@@ -1,9 +1,9 @@
 """Fetch (1): committed batches from the leaders of their partitions, in sessions (KIP-227).
 
 A fetch with too few bytes is parked until there are more, or its time is over. A parked fetch is not a task: it is
-woken by the high watermarks of its partitions, reads on from where its last read ended, and keeps what it has (those
-bytes are committed, so they cannot change). Shared deadlines end its wait. Thousands of partitions are looked at in
-many turns of the loop, by a task.
+woken by the high watermarks of its partitions, or their last stable offsets where it reads committed transactions. It
+reads on from where its last read ended, and keeps what it has (those bytes are committed, so they cannot change).
+Shared deadlines end its wait. Thousands of partitions are looked at in many turns of the loop, by a task.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from strandline.proto.kafka.fetch import (
     LAST,
     LEADER_SINCE,
     NO_SESSION,
+    READ_COMMITTED,
     SESSION_SINCE,
     TOPIC_ID_SINCE,
     FetchPartition,
@@ -135,7 +136,7 @@ class _Wake:
         self.withdraw: Callable[[], None] | None = None
 
     def risen(self) -> None:
-        """Read on: the high watermark has risen, or the role has changed."""
+        """Read on: the high watermark, or the last stable offset, has risen, or the role has changed."""
         self.withdraw = None
         self.fetch.woken(self)
 
@@ -158,6 +159,7 @@ class Fetch:
         "_min_bytes",
         "_peer",
         "_principal",
+        "_read_committed",
         "_request",
         "_shared",
         "_size",
@@ -175,6 +177,7 @@ class Fetch:
         self._peer = peer
         self._principal = peer.principal
         self._request = request
+        self._read_committed = request.isolation_level == READ_COMMITTED
         self._done = done
         budget = max(shared.memory.answer_room_bytes, READ_BYTES_MIN)
         self._max_bytes = max(min(request.max_bytes, shared.fetch_max_bytes, budget), 0)
@@ -282,7 +285,8 @@ class Fetch:
             else:
                 self._take(result, outcome)
                 # The object store has it, and was too slow: no watermark wakes this fetch when it comes.
-                self._is_short |= not outcome.data and outcome.next_offset < outcome.high_watermark
+                end = outcome.last_stable_offset if self._read_committed else outcome.high_watermark
+                self._is_short |= not outcome.data and outcome.next_offset < end
             finally:
                 self._charge(Account.FETCH, -limits["max_bytes"])
             if self._ended:
@@ -301,6 +305,7 @@ class Fetch:
             "max_bytes": max(room, 0),
             "current_leader_epoch": result.wanted.current_leader_epoch,
             "any_replica": names_a_rack and chooses,
+            "read_committed": self._read_committed,
             "min_one_batch": self._size == 0,
         }
 
@@ -318,6 +323,9 @@ class Fetch:
             result.size += len(data)
             result.next_offset = outcome.next_offset
             self._size += len(data)
+            if outcome.aborted:  # one that goes on behind what was read before is named once
+                aborted = [(one.producer_id, one.first_offset) for one in outcome.aborted]
+                result.aborted = tuple(dict.fromkeys((*result.aborted, *aborted)))
 
     def _answer_or_wait(self, just_read: list[FetchedPartition]) -> Steps[None]:
         # rule A27/any-number-of-fetches-wait
@@ -350,13 +358,19 @@ class Fetch:
         if has_changed:
             self.woken(wake)
             return
-        wake.withdraw = self._shared.replicas.on_high_watermark(result.tp, wake.risen)
+        replicas = self._shared.replicas
+        watch = replicas.on_last_stable_offset if self._read_committed else replicas.on_high_watermark
+        wake.withdraw = watch(result.tp, wake.risen)
         self._wakes.append(wake)
 
     def _has_more(self, result: FetchedPartition) -> bool:
-        """True if the high watermark has risen since the read, some turns ago, or it is hosted no more."""
+        """True if there is more to read since the read, some turns ago, or it is hosted no more."""
         partition = None if result.tp is None else self._shared.replicas.partition(result.tp)
-        return partition is None or partition.high_watermark > result.high_watermark
+        if partition is None:
+            return True
+        if self._read_committed:
+            return partition.last_stable_offset > result.last_stable_offset
+        return partition.high_watermark > result.high_watermark
 
     def _may_wait(self) -> bool:
         """True if there is room to remember the request while it waits; else it is answered at once, with what there
@@ -967,7 +981,7 @@ class FetchHandler:
         ]
         if near:
             result.preferred_replica = max(near, key=lambda follower: follower.fetch_offset).node_id
-            result.high_watermark = result.last_stable_offset = partition.high_watermark
+            result.high_watermark, result.last_stable_offset = partition.high_watermark, partition.last_stable_offset
             result.log_start_offset = partition.log_start_offset
 
 

@@ -15,6 +15,7 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fetch import READ_COMMITTED
 from strandline.replica.manager import ReplicaManager
 
 LATEST = -1
@@ -86,7 +87,8 @@ class OffsetsHandler:
     async def list_offsets(self, call: Call) -> Any:
         """One answer a partition, in order.
 
-        Latest means the high watermark: nobody sees further.
+        Latest means the high watermark, or the last stable offset where the client reads committed transactions: it
+        sees no further, also by time.
 
         Errors: UNSUPPORTED_VERSION for a special timestamp the version does not know, INVALID_REQUEST for a partition
         asked twice, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, OFFSET_NOT_AVAILABLE while a new leader's
@@ -95,13 +97,11 @@ class OffsetsHandler:
         queries = _offset_queries(call)
         counts = Counter((query.topic, query.partition) for query in queries)
         return _offsets_found(
-            [
-                await self._list_offset(call.context, query, counts[query.topic, query.partition] > 1)
-                for query in queries
-            ]
+            [await self._list_offset(call, query, counts[query.topic, query.partition] > 1) for query in queries]
         )
 
-    async def _list_offset(self, context: RequestContext, query: OffsetQuery, twice: bool) -> OffsetAnswer:
+    async def _list_offset(self, call: Call, query: OffsetQuery, twice: bool) -> OffsetAnswer:
+        context = call.context
         if twice:
             return OffsetAnswer(query, ErrorCode.INVALID_REQUEST)
         refused = self._refused(context, query.topic, query.partition)
@@ -111,9 +111,13 @@ class OffsetsHandler:
         if timestamp < 0 and context.version < SPECIAL_SINCE.get(timestamp, 1 << 15):
             return OffsetAnswer(query, ErrorCode.UNSUPPORTED_VERSION)
         where = TopicPartition(query.topic, query.partition), timestamp
-        found = self._replicas.list_offset(*where, current_leader_epoch=query.current_leader_epoch)
+        by: dict[str, Any] = {
+            "current_leader_epoch": query.current_leader_epoch,
+            "read_committed": getattr(call.request, "isolation_level", None) == READ_COMMITTED,  # since version 2
+        }
+        found = self._replicas.list_offset(*where, **by)
         if found is None:
-            found = await self._replicas.list_offset_cold(*where, current_leader_epoch=query.current_leader_epoch)
+            found = await self._replicas.list_offset_cold(*where, **by)
         if found.error is not ErrorCode.NONE:
             return OffsetAnswer(query, found.error)
         return OffsetAnswer(query, ErrorCode.NONE, found.timestamp_ms, found.offset, found.leader_epoch)

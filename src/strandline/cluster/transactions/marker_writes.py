@@ -1,0 +1,201 @@
+"""Markers at the leaders of their partitions: the call that brings them from a coordinator, and who appends them.
+
+A marker that is sent again while the first copy waits for its replicas joins that one. A copy that comes when the
+first one is committed, from a connection that was slow, is answered and not written: under protocol version 1 the next
+transaction may have the same epoch, and it would be ended by the marker of the last one (schedule 124). An order's
+number tells the copies; what a leader remembers of them is of its process alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple, Protocol
+
+from strandline.cluster.groups.partitions import OFFSETS_TOPIC
+from strandline.log.transactions import Marker
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import BrokerEpoch, NodeId, ProducerId, TopicPartition
+from strandline.proto.messages.fields import Int32, Int64, SInt32, SInt64
+from strandline.proto.messages.method import handler, method
+from strandline.proto.ports import UnaryHandler
+from strandline.proto.tasks import Report, spawn
+from strandline.replica.partition import Append, AppendDone
+
+COMMITTED_MS_MAX = 1_000.0
+"""So long a call waits until its markers are committed. What is not committed by then is answered REQUEST_TIMED_OUT,
+and asked for again, so that a slow partition holds up no others for longer."""
+
+NO_ORDER = 0
+"""Number of what an operator has written: as often as it is asked for."""
+
+REMEMBERED_MAX = 10_000
+"""Markers that were committed and are remembered, the latest: about 3 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPartition:
+    """A partition by its topic's name."""
+
+    topic: Annotated[str, 1]
+    partition: Annotated[int, Int32(2)]
+
+    @property
+    def place(self) -> TopicPartition:
+        """The same for this process."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerToWrite:
+    """One marker, and the partitions that it is for.
+
+    Attributes:
+        order: number of the order that it is of, among all of its sender's process.
+        transaction_version: level that the transaction ends by.
+    """
+
+    order: Annotated[int, Int64(1)]
+    producer_id: Annotated[ProducerId, Int64(2)]
+    producer_epoch: Annotated[int, Int32(3)]
+    commit: Annotated[bool, 4]
+    coordinator_epoch: Annotated[int, SInt32(5)]
+    transaction_version: Annotated[int, Int32(6)]
+    partitions: Annotated[tuple[NamedPartition, ...], 7]
+
+    @property
+    def marker(self) -> Marker:
+        """The marker."""
+        return Marker(self.producer_id, self.producer_epoch, self.commit, self.coordinator_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkersRequest:
+    """A coordinator's broker has markers written by the leader of their partitions.
+
+    Attributes:
+        node_id, broker_epoch: the process that has the coordinator.
+    """
+
+    node_id: Annotated[NodeId, Int32(1)]
+    broker_epoch: Annotated[BrokerEpoch, SInt64(2)]
+    markers: Annotated[tuple[MarkerToWrite, ...], 3]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkersReply:
+    """A result for each partition of each marker, in order: NONE once every replica in sync has it."""
+
+    errors: Annotated[tuple[ErrorCode, ...], 1]
+
+
+WRITE_MARKERS = method("/strandline.v1.Node/WriteMarkers", WriteMarkersRequest, WriteMarkersReply)
+"""Every broker answers it, without an envelope."""
+
+
+class AppendsMarkers(Protocol):
+    """The replicas, as far as they are needed here."""
+
+    def append_marker(
+        self, tp: TopicPartition, marker: Marker, transaction_version: int, done: AppendDone
+    ) -> Append | None:
+        """Append as `ReplicaManager.append_marker` does."""
+
+
+class WritesOffsetMarkers(Protocol):
+    """The runtime of the groups: a marker takes effect in the memory of a shard, too (KAFKA-17507)."""
+
+    def write_marker(self, partition: int, marker: Marker, transaction_version: int) -> Awaitable[ErrorCode]:
+        """Append to a partition of the groups' topic as its coordinator."""
+
+
+class Sender(NamedTuple):
+    """The process of a broker that has a marker written."""
+
+    node_id: NodeId
+    broker_epoch: BrokerEpoch
+
+
+class _Copy(NamedTuple):
+    """What tells one marker from another."""
+
+    partition: TopicPartition
+    marker: Marker
+    sender: Sender
+    order: int
+
+
+class MarkerWriter:
+    """Has the replicas of this broker append markers.
+
+    Invariants: a marker of an order is not written again while it is being written, nor once it is committed and
+    remembered.
+    """
+
+    def __init__(self, replicas: AppendsMarkers, groups: WritesOffsetMarkers, report: Report) -> None:
+        """`report` is told of an internal error."""
+        self._replicas = replicas
+        self._groups = groups
+        self._report = report
+        self._writing: dict[_Copy, asyncio.Future[ErrorCode]] = {}
+        self._written: dict[_Copy, None] = {}
+
+    async def write(self, sender: Sender, wanted: Sequence[MarkerToWrite]) -> list[ErrorCode]:
+        """Append markers; a result for each partition of each, in order, once it is known or after a while.
+
+        NONE: every replica in sync has it. REQUEST_TIMED_OUT: it is being written.
+        """
+        results = [
+            self._begin(_Copy(named.place, one.marker, sender, one.order), one.transaction_version)
+            for one in wanted
+            for named in one.partitions
+        ]
+        waiting = [result for result in results if not result.done()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=COMMITTED_MS_MAX / 1000)
+        return [result.result() if result.done() else ErrorCode.REQUEST_TIMED_OUT for result in results]
+
+    def _begin(self, copy: _Copy, transaction_version: int) -> asyncio.Future[ErrorCode]:
+        writing = self._writing.get(copy)
+        if writing is not None:  # rule C16/a-copy-is-written-beside-the-first
+            return writing
+        result: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        if copy in self._written:  # rule C16/a-late-copy-is-written
+            result.set_result(ErrorCode.NONE)
+            return result
+        self._writing[copy] = result
+        if copy.partition.topic == OFFSETS_TOPIC:
+            spawn(self._write_to_group(copy, transaction_version), self._report)
+        else:
+            self._replicas.append_marker(
+                copy.partition, copy.marker, transaction_version, lambda outcome: self._end(copy, outcome.error)
+            )
+        return result
+
+    async def _write_to_group(self, copy: _Copy, transaction_version: int) -> None:
+        try:
+            code = await self._groups.write_marker(copy.partition.partition, copy.marker, transaction_version)
+        except KafkaError as error:
+            code = error.code
+        self._end(copy, code)
+
+    def _end(self, copy: _Copy, code: ErrorCode) -> None:
+        result = self._writing.pop(copy)
+        if not result.done():
+            result.set_result(code)
+        if code is ErrorCode.NONE and copy.order != NO_ORDER:
+            self._written[copy] = None
+            if len(self._written) > REMEMBERED_MAX:
+                del self._written[next(iter(self._written))]
+
+    # Calls of other brokers
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """Handlers that the node's internal listener has to serve."""
+        return {WRITE_MARKERS.path: handler(WRITE_MARKERS, self._take)}
+
+    async def _take(self, request: WriteMarkersRequest) -> WriteMarkersReply:
+        sender = Sender(request.node_id, request.broker_epoch)
+        return WriteMarkersReply(tuple(await self.write(sender, request.markers)))

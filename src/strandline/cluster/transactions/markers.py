@@ -1,0 +1,230 @@
+"""The sender of a coordinator's markers: to the leaders of their partitions, for as long as it takes.
+
+What is ordered in one turn of the loop goes to a broker in one call, and more calls are under way at once, so that a
+partition that is slow holds up only those that are asked for with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from strandline.cluster.transactions.commands import MarkerOrder
+from strandline.cluster.transactions.marker_orders import ANOTHER_HAS_IT, Addressed, Done, MarkerOrders, Written
+from strandline.cluster.transactions.marker_writes import (
+    WRITE_MARKERS,
+    MarkerToWrite,
+    MarkerWriter,
+    NamedPartition,
+    Sender,
+    WriteMarkersRequest,
+)
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.ensure import ensure
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, ProducerId, TopicPartition
+from strandline.proto.messages.method import call
+from strandline.proto.notes import Notes
+from strandline.proto.ports import Clock, Rpc, RpcError
+from strandline.proto.tasks import Report, spawn
+
+log = structlog.get_logger("strandline.transactions")
+
+CALL_MS = 5_000.0
+"""So long the answer of a leader's broker is waited for; it answers within a second, whatever its replicas do."""
+
+CALLS_MAX = 16
+"""Calls to one broker that are under way at once; what comes meanwhile is gathered for the next one."""
+
+MARKERS_MAX = 1_000
+"""Markers in one call."""
+
+LOUD_AFTER = 10
+"""Times that a marker is sent in vain, over some seconds, before the log tells of it."""
+
+
+class MarkerSender:
+    """Sends for one broker. Subscribe `on_metadata` behind whatever applies metadata to the replicas."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        *,
+        broker_epoch: Callable[[], BrokerEpoch],
+        image: Callable[[], MetadataImage],
+        writer: MarkerWriter,
+        rpc: Rpc,
+        clock: Clock,
+        report: Report,
+    ) -> None:
+        """`writer` appends what this broker leads itself; `report` is told of an internal error."""
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._image = image
+        self._writer = writer
+        self._rpc = rpc
+        self._clock = clock
+        self._report = report
+        self._notes = Notes(clock, log)
+        self._orders = MarkerOrders()
+        self._queued: dict[NodeId, list[Addressed]] = {}
+        self._calls: dict[asyncio.Task[None], NodeId] = {}
+        self._flush: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def pending(self) -> int:
+        """Transactions that are decided, and whose markers are not all written."""
+        return len(self._orders)
+
+    def send(self, order: MarkerOrder, written: Written) -> None:
+        """Write the order's marker into each of its partitions, of which there is one at least; then, in a later turn
+        of the loop, call `written`. It is not called where the order is dropped before, or another coordinator has the
+        transaction."""
+        ensure(bool(order.partitions), "OrderHasPartitions", transactional_id=order.transactional_id)
+        self._orders.add(order, written)
+        self._flush_soon()
+
+    def drop(self, state_partition: int, coordinator_epoch: LeaderEpoch) -> None:
+        """Send nothing more of what this leadership of a partition of `__transaction_state` has ordered."""
+        self._orders.drop(state_partition, coordinator_epoch)
+
+    def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Partitions have other leaders, or are deleted: what waits for them is sent at once."""
+        if not delta.partitions and not delta.deleted_topics:
+            return
+        self._orders.look_again(lambda partition: _concerns(delta, image, partition))
+        self._flush_soon()
+
+    def close(self) -> None:
+        """Send nothing any more; nobody is told."""
+        self._closed = True
+        if self._flush is not None:
+            self._flush.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._calls:
+            task.cancel()
+
+    def _flush_soon(self) -> None:
+        if self._flush is None and not self._closed:
+            self._flush = asyncio.get_running_loop().call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        self._flush = None
+        if self._closed:
+            return
+        to_send, done = self._orders.due(self._leader_of, self._clock.monotonic_ms())
+        for broker, markers in to_send.items():
+            self._queued.setdefault(broker, []).extend(markers)
+        self._call_all()
+        self._arm()
+        _tell(done)
+
+    def _leader_of(self, partition: TopicPartition) -> NodeId | None:
+        """See `marker_orders.LeaderOf`. A partition that this image does not have is deleted: the transaction got it
+        from a coordinator whose image had it, and a coordinator that is elected later has all that image had."""
+        found = self._image().partition(*partition)
+        return None if found is None else found.leader
+
+    def _call_all(self) -> None:
+        for broker in list(self._queued):
+            under_way = sum(1 for other in self._calls.values() if other == broker)
+            while self._queued.get(broker) and under_way < CALLS_MAX:
+                markers = self._queued[broker]
+                self._queued[broker] = markers[MARKERS_MAX:]
+                self._calls[spawn(self._call(broker, markers[:MARKERS_MAX]), self._report)] = broker
+                under_way += 1
+            if not self._queued[broker]:
+                del self._queued[broker]
+
+    def _arm(self) -> None:
+        next_ms = self._orders.next_ms
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_ms is not None and not self._closed:
+            delay_ms = max(next_ms - self._clock.monotonic_ms(), 1.0)
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._send_due)
+
+    async def _call(self, broker: NodeId, markers: Sequence[Addressed]) -> None:
+        why = ""
+        try:
+            codes = await self._ask(broker, markers)
+        except (RpcError, ProtocolError) as error:
+            codes, why = [ErrorCode.NETWORK_EXCEPTION] * len(markers), str(error)
+        finally:
+            task = asyncio.current_task()
+            if task is not None:
+                del self._calls[task]
+        answers = list(zip(markers, codes, strict=True))
+        for addressed, code in answers:
+            if code in ANOTHER_HAS_IT:
+                self._note(
+                    broker, addressed, code.name, "another coordinator has a transaction: no marker is sent here"
+                )
+            elif code is not ErrorCode.NONE and self._orders.failures(addressed) >= LOUD_AFTER:
+                self._note(broker, addressed, why or code.name, "a marker of a transaction is not taken: sent again")
+        done = self._orders.answered(answers, self._clock.monotonic_ms())
+        self._flush_soon()
+        _tell(done)
+
+    async def _ask(self, broker: NodeId, markers: Sequence[Addressed]) -> list[ErrorCode]:
+        """A result for each. Raises RpcError and ProtocolError."""
+        by_order: dict[int, list[TopicPartition]] = {}
+        for number, partition in markers:
+            by_order.setdefault(number, []).append(partition)
+        wanted, places = [], []
+        for number, partitions in by_order.items():
+            order = self._orders.order(number)
+            if order is not None:  # else it was dropped
+                wanted.append(_to_write(number, order, partitions))
+                places += [Addressed(number, partition) for partition in partitions]
+        sender = Sender(self._node_id, self._broker_epoch())
+        if broker == self._node_id:
+            codes: Sequence[ErrorCode] = await self._writer.write(sender, wanted)
+        else:
+            registered = self._image().brokers.get(broker)
+            if registered is None:
+                return [ErrorCode.BROKER_NOT_AVAILABLE] * len(markers)
+            request = WriteMarkersRequest(*sender, tuple(wanted))
+            reply = await call(self._rpc, registered.internal, WRITE_MARKERS, request, timeout_ms=CALL_MS)
+            codes = reply.errors
+        if len(codes) != len(places):
+            raise ProtocolError(f"broker {broker} answered {len(codes)} results for {len(places)} markers")
+        found = dict(zip(places, codes, strict=True))
+        return [found.get(addressed, ErrorCode.NETWORK_EXCEPTION) for addressed in markers]
+
+    def _note(self, broker: NodeId, addressed: Addressed, reason: str, event: str) -> None:
+        order = self._orders.order(addressed.number)
+        if order is not None:
+            partition = str(addressed.partition)
+            figures = {"partition": partition, "transactional_id": order.transactional_id}
+            self._notes.warn(event, partition, leader=broker, reason=reason, **figures)
+
+
+def _tell(done: Sequence[Done]) -> None:
+    for order, written in done:
+        written(order)
+
+
+def _to_write(number: int, order: MarkerOrder, partitions: Sequence[TopicPartition]) -> MarkerToWrite:
+    return MarkerToWrite(
+        number,
+        ProducerId(order.producer.producer_id),
+        order.producer.epoch,
+        order.commit,
+        order.coordinator_epoch,
+        order.transaction_version,
+        tuple(NamedPartition(*partition) for partition in partitions),
+    )
+
+
+def _concerns(delta: MetadataDelta, image: MetadataImage, partition: TopicPartition) -> bool:
+    topic = image.topics.get(partition.topic)
+    return topic is None or partition.partition in delta.partitions.get(topic.topic_id, ())

@@ -1,0 +1,151 @@
+"""Questions of a leader to the coordinator of a transactional id: is this partition in the id's transaction (protocol
+version 1), or let it be in it (version 2, KIP-890).
+
+A leader asks before the first batch of a transaction, so that a batch that comes late, when its transaction has ended,
+begins no other one that nobody would end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+from strandline.cluster.transactions.marker_writes import NamedPartition
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, ProtocolError
+from strandline.proto.ids import NodeId, ProducerId, TopicPartition
+from strandline.proto.messages.fields import Int32, Int64
+from strandline.proto.messages.method import call, handler, method
+from strandline.proto.ports import Rpc, RpcError, UnaryHandler
+
+CALL_MS = 5_000.0
+"""So long the coordinator's answer is waited for: to add a partition it writes a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPartitionsRequest:
+    """A leader's broker asks the coordinator of a transactional id about partitions.
+
+    Attributes:
+        node_id: who asks.
+        add: let them be in the transaction, and begin it if none is open; else only look.
+    """
+
+    node_id: Annotated[NodeId, Int32(1)]
+    transactional_id: Annotated[str, 2]
+    producer_id: Annotated[ProducerId, Int64(3)]
+    producer_epoch: Annotated[int, Int32(4)]
+    partitions: Annotated[tuple[NamedPartition, ...], 5]
+    add: Annotated[bool, 6]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPartitionsReply:
+    """An answer for each partition, in order."""
+
+    errors: Annotated[tuple[ErrorCode, ...], 1]
+
+
+VERIFY_PARTITIONS = method("/strandline.v1.Node/VerifyPartitions", VerifyPartitionsRequest, VerifyPartitionsReply)
+"""Every broker answers it, without an envelope."""
+
+Answers = Mapping[TopicPartition, ErrorCode]
+
+
+class Coordinator(Protocol):
+    """The coordinator of transactions on this broker, as far as it is needed here."""
+
+    def placed(self, transactional_id: str) -> PartitionRecord | None:
+        """The partition that has the id; None while the topic does not exist."""
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+        *,
+        verify_only: bool,
+    ) -> Answers:
+        """The answer of the shard that has the id. Raises KafkaError."""
+
+
+class Verifier:
+    """Asks for one broker, and answers for the coordinator that it has itself."""
+
+    def __init__(
+        self, node_id: NodeId, *, coordinator: Coordinator, image: Callable[[], MetadataImage], rpc: Rpc
+    ) -> None:
+        self._node_id = node_id
+        self._coordinator = coordinator
+        self._image = image
+        self._rpc = rpc
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> Answers:
+        """An answer for each partition: the coordinator's, or why there is none: COORDINATOR_NOT_AVAILABLE,
+        NETWORK_EXCEPTION."""
+        placed = self._coordinator.placed(transactional_id)
+        if placed is None or not placed.has_leader:
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if placed.leader == self._node_id:
+            return await self._ask_here(transactional_id, producer_id, producer_epoch, partitions, add=add)
+        broker = self._image().brokers.get(placed.leader)
+        if broker is None:
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        request = VerifyPartitionsRequest(
+            self._node_id,
+            transactional_id,
+            ProducerId(producer_id),
+            producer_epoch,
+            tuple(NamedPartition(*partition) for partition in partitions),
+            add,
+        )
+        try:
+            reply = await call(self._rpc, broker.internal, VERIFY_PARTITIONS, request, timeout_ms=CALL_MS)
+        except (RpcError, ProtocolError):
+            return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
+        if len(reply.errors) != len(partitions):
+            return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
+        return dict(zip(partitions, reply.errors, strict=True))
+
+    async def _ask_here(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> Answers:
+        try:
+            return await self._coordinator.add_partitions(
+                transactional_id, producer_id, producer_epoch, frozenset(partitions), verify_only=not add
+            )
+        except KafkaError as error:
+            return dict.fromkeys(partitions, error.code)
+
+    # Questions of other brokers
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """Handlers that the node's internal listener has to serve."""
+        return {VERIFY_PARTITIONS.path: handler(VERIFY_PARTITIONS, self._answer)}
+
+    async def _answer(self, request: VerifyPartitionsRequest) -> VerifyPartitionsReply:
+        partitions = [one.place for one in request.partitions]
+        answers = await self._ask_here(
+            request.transactional_id, request.producer_id, request.producer_epoch, partitions, add=request.add
+        )
+        return VerifyPartitionsReply(
+            tuple(answers.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in partitions)
+        )
