@@ -49,14 +49,15 @@ def committed_and_aborted(world: World) -> None:
 
 
 def fenced(world: World) -> None:
-    """The second producer of an id ends the open transaction of the first one, which can write no more."""
+    """A producer that begins under an id ends the open transaction of the one before, and fences all of them."""
     topic, identity = world.topic(), world.name("id")
-    other = world.another()
-    transact(world.client, identity, topic, _records("fenced"), "none")
-    transact(other, identity, topic, _records("second"), "commit")
+    transact(world.client, identity, topic, _records("first"), "commit")
+    transact(world.another(), identity, topic, _records("left open"), "none")
+    transact(world.another(), identity, topic, _records("third"), "commit")
     with refused(*_FENCED, OWN_CHECK):
         transact(world.client, identity, topic, _records("late"), "commit")
-    same(_read(world, topic, 3, committed=True), [each["value"] for each in _records("second")], "committed values")
+    expected = [each["value"] for tag in ("first", "third") for each in _records(tag)]
+    same(_read(world, topic, 6, committed=True), expected, "committed values")
 
 
 def offsets_in_transactions(world: World) -> None:
