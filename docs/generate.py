@@ -25,7 +25,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     from lab.durations import slowest_table
     from lab.pages.access import access_table
     from lab.pages.apis import api_table
-    from lab.pages.levels import levels_table
+    from lab.pages.levels import formats_table, levels_table
     from lab.pages.mutants import mutants_table
     from lab.pages.settings import quotas_table, settings_table, sink_options_table, source_options_table
     from lab.pages.states import group_states, invariants_table, quorum_states, replica_states
@@ -36,6 +36,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield "spark.md", "sink-options", sink_options_table
     yield "protocol.md", "apis", api_table
     yield "upgrade.md", "levels", levels_table
+    yield "storage.md", "formats", formats_table
     yield "security.md", "access", access_table
     yield "security.md", "quotas", quotas_table
     yield "mutants.md", "mutants", mutants_table

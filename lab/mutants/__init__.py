@@ -52,6 +52,7 @@ from lab.mutants import (
     tiering,
     tiers,
     transaction_brokers,
+    transactions,
     unproven,
     users,
 )
@@ -94,6 +95,7 @@ MUTANTS: dict[str, Mutant] = {
         kept.TABLE,
         internal_rpc.TABLE,
         idempotence.TABLE,
+        transactions.TABLE,
         groups.TABLE,
         transaction_brokers.TABLE,
         clients.TABLE,

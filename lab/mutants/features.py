@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, never, one_change, removed, value
+from lab.mutants.mutant import Mutant, always, never, one_change, removed, value
 
 _LEVELS = "tests/controller/metadata/test_features.py"
+_CRASHES = "tests/schedules/recovery/test_crash_of_all.py"
 _MACHINE = "tests/controller/machine/test_features.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -131,5 +132,23 @@ TABLE: tuple[Mutant, ...] = (
         "B35: a stored segment of a newer build is left out of no restore",
         never(),
         "tests/log/tier/test_restoring.py::test_what_a_newer_build_stored_is_left_out_of_no_restore",
+    ),
+    one_change(
+        "a-kill-of-an-earlier-build-loses-all",
+        "B38: the metadata on a node's disk prove that its directory is that of the registered process",
+        never(),
+        f"{_CRASHES}::test_140_a_kill_of_a_build_that_left_no_lives",
+    ),
+    one_change(
+        "any-registration-proves-the-directory",
+        "B38: metadata that end before the registration prove nothing",
+        always(),
+        f"{_CRASHES}::test_140_an_older_copy_that_has_no_lives",
+    ),
+    one_change(
+        "what-was-cut-proves-the-directory",
+        "B38: what was cut from the metadata log proves nothing any more",
+        removed(),
+        "tests/controller/quorum/test_metadata_log_cut.py::test_what_is_held_since_the_start",
     ),
 )

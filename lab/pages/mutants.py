@@ -10,7 +10,7 @@ from lab.mutants.mutant import Mutant
 _TITLES = {
     "A": "The quorum (A)",
     "B": "The controller and replication (B)",
-    "C": "Idempotence and groups (C)",
+    "C": "Producers, transactions and groups (C)",
     "E": "What a stop leaves behind (E)",
     "schedule": "Rules of single schedules",
 }

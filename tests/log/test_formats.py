@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from strandline.log.checkpoints import MetaProperties, encode_partition_metadata, with_checksum
-from strandline.log.formats import FORMATS, Format, Told, format_of, sealed, take_directory, unsealed
+from strandline.log.formats import FORMATS, FileVersion, Format, format_of, sealed, take_directory, unsealed
 from strandline.log.real_disk import RealDisk
 from strandline.log.rewriting import AWAY
 from strandline.proto.errors import ConfigError
@@ -103,8 +103,8 @@ def test_a_newer_version_under_a_checksum_of_its_own_counts_too(name: str, data:
 
 
 def test_what_is_sealed_is_unsealed() -> None:
-    assert unsealed(sealed(7, "1.2.3", b"\0body\n")) == (Told(7, "1.2.3"), b"\0body\n")
-    assert unsealed(b"0\n0\n") == (Told(0), b"0\n0\n")
+    assert unsealed(sealed(7, "1.2.3", b"\0body\n")) == (FileVersion(7, "1.2.3"), b"\0body\n")
+    assert unsealed(b"0\n0\n") == (FileVersion(0), b"0\n0\n")
 
 
 def test_every_file_that_cannot_say_its_version_has_one_that_does() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from uuid import UUID
 
 import structlog
 
@@ -22,6 +23,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.metadata.records import RegisterBrokerRecord
 from strandline.controller.quorum.api import LeaderAndEpoch
+from strandline.log.incarnations import incarnation_of_epoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, Offset, TopicIdPartition
@@ -38,6 +40,9 @@ _FINAL = {
     ErrorCode.INVALID_REGISTRATION,
 }
 """Refusals of a registration that no retry changes."""
+
+_IMAGE_POLLS_MAX = 100
+"""Most looks at the image, one each `registration_retry_ms`, for the own registration that is being replaced."""
 
 RECONNECT_MS = (20.0, 160.0)
 """First and longest pause before a session is tried anew; a change of the leader ends it at once."""
@@ -75,6 +80,7 @@ class BrokerSession:
     Callbacks: `collect_offsets()` gives the offsets of all hosted replicas, of which only the changed are sent;
     `collect_unserved()` the replicas that cannot be served, which are sent where they changed; `disk_full()` whether
     this broker's disk has no room, which every heartbeat says; `on_registered(epoch)` is called at each registration;
+    `held()` is the offset below which this node's disk had the metadata when it started;
     `on_fatal` when the broker must stop: a final refusal, or another process registered under its node id.
 
     A process registers once, but for one case: an operator unregisters a broker that is still fenced. As it has led and
@@ -98,6 +104,7 @@ class BrokerSession:
         disk_full: Callable[[], bool] = lambda: False,
         ready: Callable[[], bool] = lambda: True,
         on_registered: Callable[[BrokerEpoch], None] = lambda _: None,
+        held: Callable[[], int] = lambda: 0,
     ) -> None:
         self._registration = registration
         self._channel = channel
@@ -113,6 +120,7 @@ class BrokerSession:
         self._on_fatal = on_fatal
         self._ready = ready
         self._on_registered = on_registered
+        self._held = held
         self._epoch = NO_BROKER_EPOCH
         self._want_shutdown = False
         self._may_stop = asyncio.Event()
@@ -218,11 +226,31 @@ class BrokerSession:
                 await asyncio.sleep(self._config.registration_retry_ms / 1000.0)
                 continue
             if reply.broker_epoch == NO_BROKER_EPOCH:
-                self._registration = replace(self._registration, replaces=reply.registered)
+                lives = self._registration.lives
+                if reply.registered is not None and reply.registered not in lives:
+                    lives = await self._lives_with(reply.registered)
+                self._registration = replace(self._registration, replaces=reply.registered, lives=lives)
                 continue
             self._epoch = reply.broker_epoch
             self._on_registered(reply.broker_epoch)
             return
+
+    async def _lives_with(self, registered: UUID) -> tuple[UUID, ...]:
+        """The lives of the directory, with that of the `registered` process where the metadata on this node's disk had
+        its registration when this process started. A build that notes no lives leaves that much, however it ends; an
+        older copy of the directory has older metadata."""
+        lives = self._registration.lives
+        for _ in range(_IMAGE_POLLS_MAX if self._held() else 0):
+            broker = self._publisher.image.brokers.get(self.node_id)
+            if broker is None or broker.incarnation_id != registered:  # the image is behind
+                await asyncio.sleep(self._config.registration_retry_ms / 1000.0)
+                continue
+            # rule B38/any-registration-proves-the-directory
+            if broker.broker_epoch < self._held():  # rule B38/a-kill-of-an-earlier-build-loses-all
+                mark("known-by-its-metadata")
+                return (incarnation_of_epoch(broker.broker_epoch), *lives)
+            break
+        return lives
 
     # The session
 

@@ -33,7 +33,7 @@ from strandline.proto.json_text import read_json
 _HEAD = re.compile(rb"strandline (\d{1,9}) ([0-9.]{1,32}) (\d{1,10})\n")
 
 
-class Told(NamedTuple):
+class FileVersion(NamedTuple):
     """Version of a file, and the first release that knows it; empty: the file does not say which."""
 
     version: int
@@ -46,16 +46,16 @@ def sealed(version: int, release: str, body: bytes) -> bytes:
     return b"strandline %s %d\n%s" % (said, crc32c(said + b"\n" + body), body)
 
 
-def unsealed(data: bytes) -> tuple[Told, bytes]:
+def unsealed(data: bytes) -> tuple[FileVersion, bytes]:
     """What `sealed` was given; of a file without that head, or damaged, version 0 and all its bytes."""
     head = _HEAD.match(data)
     if head is None:
-        return Told(0), data
+        return FileVersion(0), data
     version, release, checksum = head.groups()
     body = data[head.end() :]
     if crc32c(b"%s %s\n%s" % (version, release, body)) != int(checksum):  # rule B35/a-rotten-version-counts
-        return Told(0), data
-    return Told(int(version), release.decode()), body
+        return FileVersion(0), data
+    return FileVersion(int(version), release.decode()), body
 
 
 def _in_nothing(_: bytes) -> int:
@@ -91,15 +91,15 @@ class Format(NamedTuple):
     stands_in: Callable[[bytes], int] = _in_nothing
     guard: str = ""
 
-    def told(self, data: bytes) -> Told:
+    def told(self, data: bytes) -> FileVersion:
         """Version of a file of this kind."""
         told, _ = unsealed(data)
         if told.version:
             return told
         try:
-            return Told(self.stands_in(data))
+            return FileVersion(self.stands_in(data))
         except (KeyError, ValueError, TypeError, AttributeError):
-            return Told(0)  # damaged
+            return FileVersion(0)  # damaged
 
 
 _META, _COPY, _STATE, _PARTITION = (

@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from strandline.cluster.transactions.commands import MarkerOrder, Producer
+from strandline.cluster.transactions.commands import MarkerOrder
 from strandline.cluster.transactions.marker_orders import RETRY_MS, Addressed, MarkerOrders
+from strandline.log.transactions import Marker
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import NO_NODE, LeaderEpoch, NodeId, TopicPartition
+from strandline.proto.ids import NO_NODE, NodeId, TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 ONE, TWO = NodeId(1), NodeId(2)
@@ -25,7 +26,7 @@ class Case:
         self.now_ms = 0.0
 
     def add(self, name: str, *partitions: TopicPartition, epoch: int = 3) -> int:
-        order = MarkerOrder(name, 5, 1, Producer(7, 0), True, LeaderEpoch(epoch), frozenset(partitions), 1)
+        order = MarkerOrder(name, 5, 1, Marker(7, 0, True, epoch), frozenset(partitions), 1)
         return self.orders.add(order, lambda told: self.told.append(told.transactional_id))
 
     def due(self) -> dict[NodeId, list[Addressed]]:

@@ -13,7 +13,7 @@ import pytest
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
 from strandline.cluster.transactions import marker_writes
-from strandline.cluster.transactions.commands import MarkerOrder, Producer
+from strandline.cluster.transactions.commands import MarkerOrder
 from strandline.cluster.transactions.marker_orders import Addressed
 from strandline.cluster.transactions.marker_writes import NO_ORDER, MarkerToWrite, MarkerWriter, NamedPartition, Sender
 from strandline.cluster.transactions.markers import MarkerSender
@@ -119,7 +119,7 @@ class Site:
         self.sender.on_metadata(delta, self.image)
 
     def order(self, name: str, *partitions: TopicPartition, epoch: int = 0, version: int = 1) -> MarkerOrder:
-        return MarkerOrder(name, 5, 1, Producer(7, epoch), True, LeaderEpoch(3), frozenset(partitions), version)
+        return MarkerOrder(name, 5, 1, Marker(7, epoch, True, 3), frozenset(partitions), version)
 
     def send(self, order: MarkerOrder) -> None:
         self.sender.send(order, lambda told: self.told.append(told.transactional_id))

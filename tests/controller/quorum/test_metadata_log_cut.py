@@ -127,3 +127,33 @@ def test_a_disk_that_does_not_take_the_log_again_is_refused() -> None:
     assert [error.filename for error in refused] == [DIRECTORY]
     assert "cannot be written again and synced" in str(refused[0])
     assert ends == [RECORDS]
+
+
+def test_what_is_held_since_the_start() -> None:
+    """Rule B38: what the disk had when the log was opened, less what was cut since; a snapshot ahead of it counts."""
+    machine = OneMachine()
+    held: list[int] = []
+
+    async def first(ports: Ports) -> None:
+        log = open_log(ports)
+        fill(log)
+        held.append(log.held)
+
+    async def second(ports: Ports) -> None:
+        log = open_log(ports)
+        held.append(log.held)
+        log.truncate_to(RECORDS - 3)
+        fresh = build_data_batch([b"y"] * 9, base_offset=RECORDS - 3, epoch=2, timestamp_ms=0)
+        assert log.write(Batch(RECORDS - 3, RECORDS + 6, 2, fresh), 0)
+        held.append(log.held)
+        log.summary([OffsetAndEpoch(RECORDS + 100, 3)])
+        held.append(log.held)
+        log.reset_to(OffsetAndEpoch(RECORDS + 200, 3))
+        held.append(log.held)
+
+    async def scenario(machine: OneMachine) -> None:
+        assert await machine.live(first)
+        assert await machine.live(second)
+
+    machine.play(scenario)
+    assert held == [0, RECORDS, RECORDS - 3, RECORDS + 100, 0]

@@ -12,12 +12,14 @@ import pytest
 from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.cluster import DATA
 from strandline.chaos.sim.disk import SimDisk
-from strandline.chaos.sim.disk_names import Names
+from strandline.chaos.sim.disk_names import DirNode, Names
 from strandline.client.aio import Admin
 from strandline.client.errors import UnknownTopic
 from strandline.client.types import NewTopic
 from strandline.controller.metadata.records import PartitionRecord
 from strandline.log.batch import HEADER_SIZE
+from strandline.log.checkpoints import CLEAN_SHUTDOWN, copy_of
+from strandline.log.incarnations import INCARNATIONS
 from strandline.proto.ids import TopicPartition
 from strandline.replica.partition import Partition
 from strandline.replica.states import Role
@@ -154,6 +156,14 @@ class Ruin(Site):
     def put_back(self, name: str, copied: Names) -> None:
         """The copy takes the place of what was there."""
         self.disk(name).names = copy.deepcopy(copied)
+
+    def forget_lives(self, *names: str) -> None:
+        """What the build that ran there leaves when it is killed, if it notes no lives (commit 6ff0c29)."""
+        for name in names:
+            directory = self.disk(name).names.find(DATA)
+            assert isinstance(directory, DirNode)
+            for gone in (INCARNATIONS, copy_of(INCARNATIONS), CLEAN_SHUTDOWN):
+                directory.entries.pop(gone, None)
 
     async def remake(self, topic: str) -> None:
         """Delete a topic and make another of its name; nobody waits for its replicas."""

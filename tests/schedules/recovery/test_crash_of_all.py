@@ -251,6 +251,55 @@ def test_48_an_older_copy_of_the_whole_directory() -> None:
 
 
 @both_layouts
+@schedule(
+    140, rule="B38: metadata on the disk prove whose directory it is", mutant="a-kill-of-an-earlier-build-loses-all"
+)
+def test_140_a_kill_of_a_build_that_left_no_lives(split: bool) -> None:
+    """kill -9 of all three, which leaves neither lives nor a clean mark: whoever was in the last ISR leads at once. A
+    start that is cut short changes nothing of that."""
+
+    async def story(ruin: Ruin) -> None:
+        await ruin.write(0, 20)
+        ruin.kill_all()
+        ruin.forget_lives(*ruin.brokers)
+        ruin.start(ruin.brokers[0])
+        await ruin.world.sleep_ms(500)
+        ruin.kill(ruin.brokers[0])
+        ruin.start_controllers()
+        ruin.start(*ruin.brokers)
+        await ruin.until(lambda: ruin.leader_name is not None, "somebody leads", within_ms=8_000)
+        await ruin.write(20, 30)
+        await ruin.nothing_is_lost()
+
+    Ruin(5, split).play(story)
+
+
+@schedule(140, rule="B38: the metadata of an older copy are older", mutant="any-registration-proves-the-directory")
+def test_140_an_older_copy_that_has_no_lives() -> None:
+    """Schedule 48 with directories of a build that notes no lives: a copy from an earlier life counts for nothing."""
+
+    async def story(ruin: Ruin) -> None:
+        leader = ruin.leader_name
+        assert leader is not None
+        await ruin.write(0, 10)
+        ruin.kill(leader)
+        ruin.forget_lives(leader)
+        copied = ruin.snapshot(leader)
+        ruin.start(leader)
+        await ruin.cluster.wait_in_sync(30_000)
+        await ruin.write(10, 20)
+        await ruin.fall_in_turn(*ruin.others(leader), leader)
+        ruin.put_back(leader, copied)
+        ruin.start(leader)
+        await ruin.nobody_leads()
+        ruin.start(*ruin.others(leader))
+        await ruin.write(20, 30)
+        await ruin.nothing_is_lost()
+
+    Ruin(5, split=True).play(story)
+
+
+@both_layouts
 @pytest.mark.parametrize("dead", range(3))
 @schedule(53, rule="whoever is intact and was in the last ISR leads at once", mutant="whole-log-is-taken-for-cut")
 def test_53_one_stays_dead(split: bool, dead: int) -> None:

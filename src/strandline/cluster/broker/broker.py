@@ -38,6 +38,7 @@ from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, Sas
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
+from strandline.cluster.broker.handlers.transactions import TransactionsHandler
 from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import KeptMemory, MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
@@ -45,13 +46,14 @@ from strandline.cluster.broker.request import AllowAll, Authorizer, Connection
 from strandline.cluster.broker.restored_topics import FindTiers
 from strandline.cluster.broker.table import APIS, served_by
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import QuorumView
-from strandline.proto.ids import BrokerEpoch, NodeId
+from strandline.proto.ids import BrokerEpoch, NodeId, ProducerId
 from strandline.proto.ports import Clock, Rpc
 from strandline.proto.rates import WindowShape
 from strandline.replica.manager import ReplicaManager
@@ -77,6 +79,7 @@ class BrokerParts:
     image: Callable[[], MetadataImage]
     replicas: ReplicaManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     controller: ControllerChannel
     quorum: QuorumView
     configs: ConfigResolver
@@ -114,6 +117,7 @@ class Broker:
         self.quotas: ClientQuotas | None = None
         self._window_shape = WindowShape(config.quota_windows, config.quota_window_s * 1000)
         self._groups = parts.groups
+        self._transactions = parts.transactions
         self._creation = AutoCreation(parts.controller, image, parts.configs, timeout_ms=config.request_timeout_ms)
         self._produce = ProduceHandler(
             replicas=parts.replicas, image=image, authorizer=authorizer, brokers=brokers, clock=clock
@@ -130,6 +134,9 @@ class Broker:
             clock=clock,
             config=config,
         )
+        transactions = TransactionsHandler(
+            transactions=parts.transactions, groups=parts.groups, image=image, authorizer=authorizer
+        )
         self._producers = ProducersHandler(
             node_id=parts.node_id,
             replicas=parts.replicas,
@@ -137,6 +144,7 @@ class Broker:
             authorizer=authorizer,
             controller=parts.controller,
             broker_epoch=parts.broker_epoch,
+            transactions=transactions,
             timeout_ms=config.request_timeout_ms,
         )
         metadata = MetadataHandler(
@@ -151,6 +159,7 @@ class Broker:
             self._produce,
             self._fetch,
             self._producers,
+            transactions,
             metadata,
             ApiVersionsHandler(
                 node_id=parts.node_id,
@@ -164,6 +173,10 @@ class Broker:
             *_security_handlers(parts),
         )
         self.apis = served_by(self.handlers)
+
+    async def next_producer_id(self) -> ProducerId:
+        """A producer id that nobody has had. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
+        return await self._producers.next_id()
 
     def registered(self) -> None:
         """The controller knows this process: what a broker needs of it can be asked for."""
@@ -188,6 +201,7 @@ class Broker:
     def close(self) -> None:
         """Drop every deadline and background task; nothing is answered any more."""
         self._groups.close()
+        self._transactions.close()
         self._produce.close()
         self._fetch.close()
         self._creation.close()
@@ -219,7 +233,9 @@ def _topic_handlers(parts: BrokerParts) -> Iterator[object]:
 
 def _group_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
     groups, image, authorizer = parts.groups, parts.image, parts.authorizer
-    yield CoordinatorsHandler(groups=groups, authorizer=authorizer, brokers=brokers)
+    yield CoordinatorsHandler(
+        groups=groups, transactions=parts.transactions, image=image, authorizer=authorizer, brokers=brokers
+    )
     yield GroupMembersHandler(groups=groups, authorizer=authorizer)
     yield ConsumerGroupsHandler(groups=groups, image=image, authorizer=authorizer)
     yield OffsetCommitHandler(groups=groups, image=image, authorizer=authorizer)

@@ -200,6 +200,11 @@ def group(group_id: str) -> Resource:
     return Resource(ResourceKind.GROUP, group_id)
 
 
+def transaction(transactional_id: str) -> Resource:
+    """The resource of a transactional id."""
+    return Resource(ResourceKind.TRANSACTIONAL_ID, transactional_id)
+
+
 def allowed(
     authorizer: Authorizer, context: RequestContext, operation: Operation, resource: Resource, *, noted: bool = True
 ) -> bool:
@@ -211,6 +216,7 @@ _REFUSED = {
     ResourceKind.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceKind.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ResourceKind.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceKind.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 

@@ -34,6 +34,7 @@ from strandline.cluster.broker.handlers import (
     scram_credentials,
     topic_partitions,
     topics,
+    transactions,
 )
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema
@@ -53,6 +54,7 @@ _FAMILIES = (
     alter_configs,
     acls,
     producers,
+    transactions,
     coordinators,
     group_members,
     consumer_groups,

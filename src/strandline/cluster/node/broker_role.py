@@ -32,6 +32,10 @@ from strandline.cluster.node.replica_feed import (
 from strandline.cluster.node.sasl import NodeSasl
 from strandline.cluster.node.settings import DERIVED_SETTINGS
 from strandline.cluster.node.tiered import NodeTier
+from strandline.cluster.transactions.marker_writes import MarkerWriter
+from strandline.cluster.transactions.markers import MarkerSender
+from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
+from strandline.cluster.transactions.verification import Verifier
 from strandline.controller.broker_api import RegisterBrokerRequest, told
 from strandline.controller.broker_session import BrokerSession
 from strandline.controller.channel import ControllerChannel
@@ -40,7 +44,7 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import METADATA_FEATURE
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.disk import DiskError
-from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
+from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, ProducerId, TopicPartition
 from strandline.proto.ports import UnaryHandler
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
@@ -92,7 +96,29 @@ class BrokerRole:
             clock=node.clock,
             rng=node.rng,
         )
-        self.replicas.on_hosted(self.groups.runtime.on_hosted)
+        self._marker_writer = MarkerWriter(self.replicas, self.groups.runtime, node.fatal)
+        self.markers = MarkerSender(
+            config.node,
+            broker_epoch=lambda: self.session.broker_epoch,
+            image=lambda: node.publisher.image,
+            writer=self._marker_writer,
+            rpc=node.rpc,
+            clock=node.clock,
+            report=node.fatal,
+        )
+        self.transactions = TransactionCoordinator(
+            config.transactions,
+            image=lambda: node.publisher.image,
+            replicas=self.replicas,
+            controller=self.channel,
+            clock=node.clock,
+            markers=self.markers,
+            new_producer_id=self._new_producer_id,
+        )
+        self._verifier = Verifier(
+            config.node, coordinator=self.transactions, image=lambda: node.publisher.image, rpc=node.rpc
+        )
+        self.replicas.on_hosted(self._hosted)
         self._feeding = False
         self._audit_partitions = audit_partitions_of(node, self.replicas, self.channel)
         self.audit_trail = audit_trail_of(config, self._audit_partitions, node.clock, node.believed)
@@ -106,6 +132,7 @@ class BrokerRole:
                 image=lambda: node.publisher.image,
                 replicas=self.replicas,
                 groups=self.groups,
+                transactions=self.transactions,
                 controller=self.channel,
                 quorum=node.quorum,
                 configs=self.resolver,
@@ -196,6 +223,7 @@ class BrokerRole:
             on_fatal=node.fatal,
             ready=lambda: self._feeding and not self._unopened,
             on_registered=self._registered,
+            held=lambda: node.quorum.held_since_start,
         )
         self.replicas.start()
         if self.tier is not None:
@@ -213,9 +241,21 @@ class BrokerRole:
         """Send a heartbeat that does not wait: a replica failed or has no leader, or a disk is full."""
         self.session.wake()
 
+    async def _new_producer_id(self) -> ProducerId:
+        return await self.kafka.next_producer_id()
+
+    def _hosted(self, tp: TopicPartition) -> None:
+        """A partition's log was made late: its coordinator hears of it."""
+        self.groups.runtime.on_hosted(tp)
+        self.transactions.runtime.on_hosted(tp)
+
     def unary_handlers(self) -> dict[str, UnaryHandler]:
         """Handlers that the node's internal listener has to serve for other brokers."""
-        return self._audit_partitions.handlers()
+        return {
+            **self._audit_partitions.handlers(),
+            **self._marker_writer.handlers(),
+            **self._verifier.handlers(),
+        }
 
     async def wait_ready(self) -> None:
         """Return once the controller has unfenced this broker."""
@@ -242,6 +282,7 @@ class BrokerRole:
         for listener in self.listeners:
             await listener.close()
         self.kafka.close()
+        self.markers.close()
         self._audit.close()
         if self.audit_trail is not None:
             if clean:
@@ -289,6 +330,8 @@ class BrokerRole:
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)
+        self._node.publisher.subscribe(self.transactions.on_metadata)
+        self._node.publisher.subscribe(self.markers.on_metadata)
         self._node.publisher.subscribe(self.kafka.on_metadata)
         self._serving = spawn(self._serve(), self._node.fatal)
 

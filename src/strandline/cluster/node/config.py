@@ -252,8 +252,12 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
         "a node has one event loop and no thread pools to size",
     ),
     (
-        ("transaction.", "transactional.", "share.", "group.share.", "group.streams.", "group.consumer."),
-        "consumer groups of both protocols are served; transactions, share groups and groups of Streams are not yet",
+        ("share.", "group.share.", "group.streams.", "group.consumer."),
+        "consumer groups of both protocols are served; share groups and groups of Streams are not yet",
+    ),
+    (
+        ("transaction.", "transactional."),
+        "transactions have no buffers or threads to tune here; docs/configuration.md lists what there is",
     ),
     (
         ("offsets.", "group."),

@@ -14,6 +14,7 @@ from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.node.config_values import LISTENERS, VOTERS, parse_listeners, parse_voters
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.cluster.security.sasl import MECHANISMS
+from strandline.cluster.transactions.config import TransactionConfig
 from strandline.controller.broker_session import BrokerSessionConfig
 from strandline.controller.controller import ControllerConfig
 from strandline.controller.quorum.api import QuorumConfig
@@ -476,6 +477,7 @@ class NodeSettings(Identity, Security, Sasl, Limits):
     quorum = Part(QuorumConfig)
     controller = Part(ControllerConfig)
     groups = Part(GroupConfig)
+    transactions = Part(TransactionConfig)
     tier = Part(TierConfig)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.proto.ids import LeaderEpoch, TopicPartition
+from strandline.log.transactions import Marker
+from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.transaction_records import NO_EPOCH, NO_ID
 
 FIRST_VERSION = 1
@@ -90,17 +91,14 @@ class MarkerOrder(NamedTuple):
     Attributes:
         state_partition: of `__transaction_state`, whose leader decided it.
         number: tells this order from every other of the same shard.
-        producer: of the markers. Its epoch may be above that of the data.
-        coordinator_epoch: the leader epoch of that partition.
+        marker: its epoch may be above that of the data.
         transaction_version: 2 if the end raised the epoch, so that the marker's is above that of the data (KIP-1228).
     """
 
     transactional_id: str
     state_partition: int
     number: int
-    producer: Producer
-    commit: bool
-    coordinator_epoch: LeaderEpoch
+    marker: Marker
     partitions: frozenset[TopicPartition]
     transaction_version: int
 

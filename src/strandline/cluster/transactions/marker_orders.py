@@ -89,7 +89,10 @@ class MarkerOrders:
     def drop(self, state_partition: int, coordinator_epoch: int) -> None:
         """Send no more of what a leadership of a partition of transactions has ordered; nobody is told."""
         for number, found in list(self._orders.items()):
-            if (found.order.state_partition, found.order.coordinator_epoch) == (state_partition, coordinator_epoch):
+            if (found.order.state_partition, found.order.marker.coordinator_epoch) == (
+                state_partition,
+                coordinator_epoch,
+            ):
                 del self._orders[number]  # rule C16/a-dropped-shard-goes-on-sending
 
     def order(self, number: int) -> MarkerOrder | None:

@@ -214,12 +214,13 @@ def _tell(done: Sequence[Done]) -> None:
 
 
 def _to_write(number: int, order: MarkerOrder, partitions: Sequence[TopicPartition]) -> MarkerToWrite:
+    marker = order.marker
     return MarkerToWrite(
         number,
-        ProducerId(order.producer.producer_id),
-        order.producer.epoch,
-        order.commit,
-        order.coordinator_epoch,
+        ProducerId(marker.producer_id),
+        marker.producer_epoch,
+        marker.commit,
+        marker.coordinator_epoch,
         order.transaction_version,
         tuple(NamedPartition(*partition) for partition in partitions),
     )

@@ -31,6 +31,7 @@ from strandline.cluster.transactions.commands import (
 )
 from strandline.cluster.transactions.config import TransactionConfig
 from strandline.cluster.transactions.endings import BY_EPOCH, BY_STATE, Ending
+from strandline.log.transactions import Marker
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -106,7 +107,7 @@ class TransactionShard:
     def loaded(self, now: Now) -> Effects:
         """What was decided is carried out: no coordinator before this one is known to have done it."""
         for transactional_id, value in list(self._values.items()):
-            if value.state.is_prepared:
+            if value.state.is_prepared:  # rule C14/markers-are-not-ordered-again
                 self._order_markers(transactional_id, now)
         self._look_for_timed_out_later(now)
         self._look_for_expired_later(now)
@@ -175,7 +176,7 @@ class TransactionShard:
                 committed(outcome, now)
                 return
             self._out.reply(to, KafkaError(client_error(outcome.error), "the change of the transaction is not stored"))
-            if not outcome.written:
+            if not outcome.written:  # rule C4/change-in-doubt-is-forgotten
                 self._pending.discard(transactional_id)
                 if refused is not None:
                     refused(now)
@@ -191,7 +192,7 @@ class TransactionShard:
         value = self._values.get(transactional_id)
         if value is None:
             raise _unknown_producer(transactional_id)
-        if transactional_id in self._pending:
+        if transactional_id in self._pending:  # rule C4/two-changes-at-once
             raise _concurrent(transactional_id)
         return value
 
@@ -210,21 +211,22 @@ class TransactionShard:
         given = command.producer_id != NO_ID
         repeats = given and _is_repeated(command, value)
         current = (command.producer_id, command.producer_epoch) == (value.producer_id, value.producer_epoch)
-        if given and not current and not repeats:
+        if given and not current and not repeats:  # rule C4/any-epoch-goes-on
             raise _fenced(transactional_id)
         if value.state.is_prepared:
             raise _concurrent(transactional_id)
         if value.state is TransactionState.ONGOING:
             if repeats:  # it has the answer: a transaction of it is open
                 raise _fenced(transactional_id)
-            self._abort(transactional_id, value, now, NO_EPOCH, to=to, answer=_concurrent(transactional_id))
+            last_epoch = value.producer_epoch if given else NO_EPOCH  # rule C4/who-was-fenced-goes-on
+            self._abort(transactional_id, value, now, last_epoch, to=to, answer=_concurrent(transactional_id))
             return
-        last_epoch = value.producer_epoch if given else NO_EPOCH
+        last_epoch = value.producer_epoch if given else NO_EPOCH  # rule C4/who-was-fenced-repeats-a-request
         if repeats:
             last_epoch = value.last_epoch
         if repeats and value.producer_epoch <= EPOCH_MAX:
             epoch = value.producer_epoch
-        elif value.producer_epoch >= EPOCH_MAX:
+        elif value.producer_epoch >= EPOCH_MAX:  # rule C4/epochs-run-over
             self._begin_anew(command, value, last_epoch, to, now)
             return
         else:
@@ -272,9 +274,9 @@ class TransactionShard:
             raise _concurrent(transactional_id)
         if named.producer_id != value.producer_id:
             raise _unknown_producer(transactional_id)
-        if named.epoch != value.producer_epoch:
+        if named.epoch != value.producer_epoch:  # rule C4/older-epoch-adds-partitions
             raise _fenced(transactional_id)
-        if value.state.is_prepared:
+        if value.state.is_prepared:  # rule C4/partition-is-added-to-what-is-decided
             raise _concurrent(transactional_id)
         return value
 
@@ -328,7 +330,7 @@ class TransactionShard:
         following = Producer(value.producer_id, value.producer_epoch)
         if by_epoch:
             decided = decided._replace(
-                producer_epoch=value.producer_epoch + 1,
+                producer_epoch=value.producer_epoch + 1,  # rule C4/an-end-keeps-the-epoch
                 last_epoch=value.producer_epoch,
                 next_id=command.spare_id if exhausted else NO_ID,
                 client_version=EPOCH_VERSION,
@@ -343,7 +345,7 @@ class TransactionShard:
         that its producer is fenced."""
         version = EPOCH_VERSION if self._version() >= EPOCH_VERSION else FIRST_VERSION
         decided = value._replace(
-            producer_epoch=value.producer_epoch + 1,
+            producer_epoch=value.producer_epoch + 1,  # rule C4/an-abort-does-not-fence
             last_epoch=last_epoch,
             state=TransactionState.PREPARE_ABORT,
             updated_ms=now.wall_ms,
@@ -363,13 +365,12 @@ class TransactionShard:
             self._complete(transactional_id, now)
             return
         self._orders_given += 1
+        commit = value.state is TransactionState.PREPARE_COMMIT
         order = MarkerOrder(
             transactional_id=transactional_id,
             state_partition=self._partition,
             number=self._orders_given,
-            producer=Producer(value.producer_id, value.producer_epoch),
-            commit=value.state is TransactionState.PREPARE_COMMIT,
-            coordinator_epoch=self._coordinator_epoch,
+            marker=Marker(value.producer_id, value.producer_epoch, commit, self._coordinator_epoch),
             partitions=value.partitions,
             transaction_version=max(value.client_version, FIRST_VERSION),
         )
@@ -378,7 +379,7 @@ class TransactionShard:
 
     def _markers_written(self, order: MarkerOrder, now: Now) -> None:
         """Complete the transaction, if it is still this one: the news of an order may come twice, or late."""
-        if self._orders.get(order.transactional_id) == order:
+        if self._orders.get(order.transactional_id) == order:  # rule C14/completion-of-another-transaction
             del self._orders[order.transactional_id]
             self._complete(order.transactional_id, now)
 
@@ -396,7 +397,7 @@ class TransactionShard:
             )
 
         def refused(then: Now) -> None:
-            self._timers.set(
+            self._timers.set(  # rule C14/refused-completion-is-forgotten
                 ("complete", transactional_id),
                 then.monotonic_ms + RETRY_MS,
                 lambda later: self._complete(transactional_id, later),
@@ -423,6 +424,7 @@ class TransactionShard:
                 continue
             known = self._deadlines.get(transactional_id)
             if known is None or known[0] != value.started_ms:
+                # rule C15/time-out-by-a-clock-set-ahead
                 left_ms = min(max(value.started_ms + value.timeout_ms - now.earliest_ms, 0), value.timeout_ms)
                 known = (value.started_ms, now.monotonic_ms + left_ms)
             deadlines[transactional_id] = known
@@ -438,12 +440,12 @@ class TransactionShard:
         self._timers.set(_EXPIRED, now.monotonic_ms + self._config.expiry_interval_ms, look)
 
     def _forget_expired(self, now: Now) -> None:
-        before_ms = now.earliest_ms - self._config.expiration_ms
+        before_ms = now.earliest_ms - self._config.expiration_ms  # rule C15/id-expires-by-a-clock-set-ahead
         expired = [
             transactional_id
             for transactional_id, value in self._values.items()
             if value.state.is_over and value.updated_ms <= before_ms and transactional_id not in self._pending
-        ]
+        ]  # rule C15/id-expires-with-an-open-transaction
         for first in range(0, len(expired), EXPIRED_AT_ONCE):
             self._forget(expired[first : first + EXPIRED_AT_ONCE])
 
@@ -520,7 +522,7 @@ def _by_state(command: EndTransaction, value: TransactionValue) -> Ending:
     """By the table of the first protocol. Raises KafkaError for a producer that is not this one."""
     if command.producer_id != value.producer_id:
         raise _unknown_producer(command.transactional_id)
-    if command.producer_epoch != value.producer_epoch:
+    if command.producer_epoch != value.producer_epoch:  # rule C4/older-epoch-ends-a-transaction
         raise _fenced(command.transactional_id)
     row = BY_STATE[value.state]
     return row.commit if command.commit else row.abort

@@ -40,6 +40,8 @@ class MetadataLog:
         self.partition_log = log
         self.proven = proven
         """The stop before was clean: the log ends where it ended then (rule A22)."""
+        self.held = int(log.log_end_offset)
+        """All below was here when the log was opened, in the log or in a snapshot, and was not cut since."""
         self._recovery_point = recovery_point
         log.on_cut_below = recovery_point.lower_to
 
@@ -134,6 +136,7 @@ class MetadataLog:
         # rule A10/restart-between-freeze-and-truncation
         if latest is not None and (latest.offset > log.log_end_offset or latest.epoch > log.latest_epoch):
             self.reset_to(latest)
+            self.held = latest.offset
         # A stop between that reset and the deletion of older snapshots leaves those behind: they serve no follower.
         useful = [snapshot for snapshot in snapshots if snapshot.offset >= log.log_start_offset]
         oldest = useful[0] if useful else latest or EMPTY
@@ -210,10 +213,12 @@ class MetadataLog:
 
     def truncate_to(self, offset: int) -> None:
         """Drop every record at or after `offset`."""
+        self.held = min(self.held, offset)  # rule B38/what-was-cut-proves-the-directory
         self.partition_log.truncate_to(offset)
 
     def reset_to(self, snapshot: OffsetAndEpoch) -> None:
         """Drop everything; the log continues at the snapshot's end."""
+        self.held = 0
         self.partition_log.truncate_fully_and_start_at(snapshot.offset)
 
     def delete_before(self, offset: int) -> None:

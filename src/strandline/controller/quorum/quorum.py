@@ -237,6 +237,11 @@ class Quorum:
         return 0 if self._driver is None else self._driver.core.log.end_offset
 
     @property
+    def held_since_start(self) -> int:
+        """Every record below was on this node's disk when it started, as it is in the quorum; 0: none, or not known."""
+        return 0 if self._log is None else self._log.held
+
+    @property
     def max_append_bytes(self) -> int:
         """The largest batch that `append` takes."""
         return self._config.max_batch_bytes

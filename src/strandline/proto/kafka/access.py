@@ -29,10 +29,12 @@ class Asks(NamedTuple):
 
 
 _TOPIC, _GROUP, _CLUSTER = ResourceKind.TOPIC, ResourceKind.GROUP, ResourceKind.CLUSTER
+_TRANSACTIONAL_ID = ResourceKind.TRANSACTIONAL_ID
 _REFUSED = {
     _TOPIC: "TOPIC_AUTHORIZATION_FAILED",
     _GROUP: "GROUP_AUTHORIZATION_FAILED",
     _CLUSTER: "CLUSTER_AUTHORIZATION_FAILED",
+    _TRANSACTIONAL_ID: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 }
 
 
@@ -50,6 +52,7 @@ _MAY_DESCRIBE = _asks(
     Operation.DESCRIBE, _TOPIC, "each topic named by an id", "UNKNOWN_TOPIC_ID instead of TOPIC_AUTHORIZATION_FAILED"
 )
 _READS_GROUP = (_asks(Operation.READ, _GROUP, "the group"),)
+_WRITES_TRANSACTION = _asks(Operation.WRITE, _TRANSACTIONAL_ID, "the transactional id")
 
 
 def _bits(kind: ResourceKind, *operations: Operation) -> tuple[Asks, ...]:
@@ -128,9 +131,22 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
     Api.INIT_PRODUCER_ID: (
         _asks(Operation.WRITE, _TOPIC, "any topic", "IDEMPOTENT_WRITE of the cluster is asked for"),
         _cluster(Operation.IDEMPOTENT_WRITE),
+        _asks(Operation.WRITE, _TRANSACTIONAL_ID, "the transactional id, where there is one, and nothing else"),
     ),
+    Api.ADD_PARTITIONS_TO_TXN: (
+        _asks(Operation.WRITE, _TRANSACTIONAL_ID, "the transactional id, before version 4"),
+        _asks(Operation.WRITE, _TOPIC, "each topic, before version 4"),
+        _cluster(Operation.CLUSTER_ACTION, where="the cluster, from version 4"),
+    ),
+    Api.ADD_OFFSETS_TO_TXN: (_WRITES_TRANSACTION, _asks(Operation.READ, _GROUP, "the group")),
+    Api.END_TXN: (_WRITES_TRANSACTION,),
+    Api.DESCRIBE_TRANSACTIONS: (
+        _asks(Operation.DESCRIBE, _TRANSACTIONAL_ID),
+        _asks(Operation.DESCRIBE, _TOPIC, "each topic of a transaction", _LEFT_OUT),
+    ),
+    Api.LIST_TRANSACTIONS: (_asks(Operation.DESCRIBE, _TRANSACTIONAL_ID, "each transactional id", _LEFT_OUT),),
     Api.DESCRIBE_PRODUCERS: (_asks(Operation.READ, _TOPIC),),
-    Api.FIND_COORDINATOR: (_asks(Operation.DESCRIBE, _GROUP),),
+    Api.FIND_COORDINATOR: (_asks(Operation.DESCRIBE, _GROUP), _asks(Operation.DESCRIBE, _TRANSACTIONAL_ID)),
     Api.JOIN_GROUP: _READS_GROUP,
     Api.SYNC_GROUP: _READS_GROUP,
     Api.HEARTBEAT: _READS_GROUP,

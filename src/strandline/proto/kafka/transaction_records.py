@@ -132,4 +132,4 @@ TRANSACTION = RecordType(
 
 def transaction_record(transactional_id: str, value: TransactionValue | None) -> Record:
     """A transactional id, or (None) that it has expired."""
-    return TRANSACTION.record(TransactionKey(transactional_id), value)
+    return TRANSACTION.record(TransactionKey(transactional_id), value)  # rule C4/a-failover-forgets-the-last-epoch

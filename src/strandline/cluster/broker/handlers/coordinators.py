@@ -1,16 +1,28 @@
-"""FindCoordinator (10): which broker coordinates a group."""
+"""FindCoordinator (10): which broker coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, group, refusal
+from strandline.cluster.broker.request import (
+    NO_TRANSACTIONS,
+    Authorizer,
+    RequestContext,
+    allowed,
+    group,
+    refusal,
+    transaction,
+)
+from strandline.cluster.groups.coordinator import Coordinator
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
-from strandline.proto.acls import Operation
+from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.acls import Operation, Resource
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
@@ -41,10 +53,20 @@ class CoordinatorAnswer(NamedTuple):
 
 
 class CoordinatorsHandler:
-    """Names coordinators; the first question for a group creates the topic that groups are kept in."""
+    """Names coordinators; the first question of a kind creates the topic that they keep their state in."""
 
-    def __init__(self, *, groups: GroupCoordinator, authorizer: Authorizer, brokers: Brokers) -> None:
+    def __init__(
+        self,
+        *,
+        groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        brokers: Brokers,
+    ) -> None:
         self._groups = groups
+        self._transactions = transactions
+        self._image = image
         self._authorizer = authorizer
         self._brokers = brokers
 
@@ -54,13 +76,16 @@ class CoordinatorsHandler:
         return _respond(call, await self._find(call.context, kind, _keys(call)))
 
     async def _find(self, context: RequestContext, kind: int, keys: list[str]) -> list[CoordinatorAnswer]:
-        """One answer a key. The first question for a group creates the topic that groups are kept in.
+        """One answer a key.
 
-        Errors: COORDINATOR_NOT_AVAILABLE, on which clients ask again; GROUP_AUTHORIZATION_FAILED; for transactional ids
-        TRANSACTIONAL_ID_AUTHORIZATION_FAILED, on which every client gives up at once; INVALID_REQUEST for other kinds.
+        Errors: COORDINATOR_NOT_AVAILABLE, on which clients ask again; GROUP_AUTHORIZATION_FAILED,
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED (also while there are no transactions: every client gives up at once);
+        INVALID_REQUEST for other kinds.
         """
         if kind == CoordinatorKind.GROUP:
-            return [await self._find_group(context, key) for key in keys]
+            return [await self._find_one(context, key, self._groups, group(key)) for key in keys]
+        if kind == CoordinatorKind.TRANSACTION and self._image().transaction_version > 0:
+            return [await self._find_one(context, key, self._transactions, transaction(key)) for key in keys]
         if kind == CoordinatorKind.TRANSACTION:
             error, message = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
         elif kind == CoordinatorKind.SHARE:
@@ -69,28 +94,30 @@ class CoordinatorsHandler:
             error, message = ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {kind}"
         return [CoordinatorAnswer(key, error, message) for key in keys]
 
-    async def _find_group(self, context: RequestContext, group_id: str) -> CoordinatorAnswer:
-        if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
-            denied = refusal(context, Operation.DESCRIBE, group(group_id))
-            return CoordinatorAnswer(group_id, denied.code, denied.message)
+    async def _find_one(
+        self, context: RequestContext, key: str, coordinator: Coordinator[Any], resource: Resource
+    ) -> CoordinatorAnswer:
+        if not allowed(self._authorizer, context, Operation.DESCRIBE, resource):
+            denied = refusal(context, Operation.DESCRIBE, resource)
+            return CoordinatorAnswer(key, denied.code, denied.message)
         try:
-            await self._groups.ensure_topic()
+            await coordinator.ensure_topic()
         except KafkaError as error:
-            return CoordinatorAnswer(group_id, error.code, error.message)
-        leader = await self._settled_leader(group_id)
+            return CoordinatorAnswer(key, error.code, error.message)
+        leader = await self._settled_leader(coordinator, key)
         endpoint = None if leader is None else self._brokers.endpoint_of(leader, context.peer.listener)
         if leader is None or endpoint is None:
             return CoordinatorAnswer(
-                group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no leader at the moment"
+                key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no leader at the moment"
             )
-        return CoordinatorAnswer(group_id, ErrorCode.NONE, "", leader, endpoint)
+        return CoordinatorAnswer(key, ErrorCode.NONE, "", leader, endpoint)
 
-    async def _settled_leader(self, group_id: str) -> NodeId | None:
+    async def _settled_leader(self, coordinator: Coordinator[Any], key: str) -> NodeId | None:
         """A client that asks has just lost its coordinator, perhaps. To be told the dead one again would cost it a
         second; so a leader whose stream broke a moment ago is not named before it is known whether it stays."""
         waited_ms = 0.0
         while True:
-            placed = self._groups.placed(group_id)
+            placed = coordinator.placed(key)
             leader = None if placed is None or not placed.has_leader else placed.leader
             doubted = leader is None or leader in self._brokers.doubtful_leaders()
             if not doubted or waited_ms >= SETTLE_MS_MAX:

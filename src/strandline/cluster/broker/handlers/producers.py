@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from strandline.cluster.broker.api import Call, by_schema, part
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, RequestContext, allowed, refusal, topic
+from strandline.cluster.broker.handlers.transactions import TransactionsHandler
+from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, refusal, topic
 from strandline.controller import operations
 from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
 from strandline.controller.channel import ControllerChannel
@@ -58,9 +59,11 @@ class ProducersHandler:
         authorizer: Authorizer,
         controller: ControllerChannel,
         broker_epoch: Callable[[], BrokerEpoch],
+        transactions: TransactionsHandler,
         timeout_ms: float,
     ) -> None:
         self._node_id = node_id
+        self._transactions = transactions
         self._replicas = replicas
         self._image = image
         self._authorizer = authorizer
@@ -79,17 +82,21 @@ class ProducersHandler:
     # InitProducerId
 
     async def init_producer_id(self, call: Call) -> Any:
-        """A fresh id with epoch 0, whatever id the producer had before (KIP-360): no idempotent one gets an id again.
+        """Without a transactional id a fresh id with epoch 0, whatever id the producer had before (KIP-360): no
+        idempotent one gets an id again.
 
         Raises:
-            KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED with a transactional id (the error on which every client
-                gives up at once), CLUSTER_AUTHORIZATION_FAILED, or COORDINATOR_NOT_AVAILABLE while no controller
-                answers: clients try again.
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, or COORDINATOR_NOT_AVAILABLE while no controller answers: clients
+                try again.
         """
         if call.request.transactional_id is not None:
-            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+            return await self._transactions.init_producer_id(call)
         if not self._may_write_somewhere(call.context):
             raise refusal(call.context, Operation.IDEMPOTENT_WRITE, CLUSTER)
+        return part(error_code=ErrorCode.NONE, producer_id=await self.next_id(), producer_epoch=0)
+
+    async def next_id(self) -> ProducerId:
+        """An id that nobody has had. Raises KafkaError COORDINATOR_NOT_AVAILABLE while no controller answers."""
         while self._left.count == 0:
             if self._next.count > 0:
                 self._left, self._next = self._next, _NO_IDS
@@ -100,7 +107,7 @@ class ProducersHandler:
         self._left = ProducerIdBlock(ProducerId(producer_id + 1), self._left.count - 1)
         if self._left.count < PREFETCH_BELOW and self._next.count == 0:
             self._start_lease()
-        return part(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)
+        return producer_id
 
     def _may_write_somewhere(self, context: RequestContext) -> bool:
         """Who may write to any topic may do so idempotently (KIP-679)."""

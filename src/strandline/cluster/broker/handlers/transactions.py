@@ -1,0 +1,329 @@
+"""Transactions at their coordinator: the InitProducerId (22) of transactional ids, AddPartitionsToTxn (24),
+AddOffsetsToTxn (25), EndTxn (26), DescribeTransactions (65) and ListTransactions (66).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from strandline.cluster.broker.api import Call, by_schema, part
+from strandline.cluster.broker.request import (
+    NO_TRANSACTIONS,
+    Authorizer,
+    RequestContext,
+    allowed,
+    group,
+    require,
+    topic,
+    transaction,
+)
+from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
+from strandline.cluster.groups.consumer_protocol.subscriptions import PatternError, TopicPattern
+from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.cluster.transactions.commands import EPOCH_VERSION, FIRST_VERSION, ListTransactions, Producer
+from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.acls import CLUSTER, Operation
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.transaction_records import NO_EPOCH, NO_ID, TransactionState, TransactionValue
+
+FENCED_SINCE: Mapping[Api, int] = {
+    Api.INIT_PRODUCER_ID: 4,
+    Api.ADD_PARTITIONS_TO_TXN: 2,
+    Api.ADD_OFFSETS_TO_TXN: 2,
+    Api.END_TXN: 2,
+}
+"""Versions since which clients know PRODUCER_FENCED (KIP-588)."""
+
+EPOCH_SINCE = 5
+"""EndTxn: the client knows that each end raises its epoch (KIP-890)."""
+
+MANY_SINCE = 4
+"""AddPartitionsToTxn: many transactions in a request, of brokers alone."""
+
+ABORTABLE_SINCE = 5
+"""AddPartitionsToTxn: TRANSACTION_ABORTABLE is known."""
+
+GIVEN_SINCE = 3
+"""InitProducerId: the producer names what it has (KIP-360)."""
+
+DURATION_SINCE = 1
+PATTERN_SINCE = 2
+
+Errors = Mapping[TopicPartition, ErrorCode]
+
+
+def served(image: MetadataImage) -> None:
+    """Raises KafkaError TRANSACTIONAL_ID_AUTHORIZATION_FAILED, on which every client gives up at once, while the
+    cluster's level has no transactions."""
+    if image.transaction_version < FIRST_VERSION:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+
+
+def for_client(call: Call, error: ErrorCode) -> ErrorCode:
+    """The error as this version of the request has it."""
+    if error is ErrorCode.PRODUCER_FENCED and call.context.version < FENCED_SINCE[call.api]:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+class TransactionsHandler:
+    """Asks the coordinator for clients."""
+
+    def __init__(
+        self,
+        *,
+        transactions: TransactionCoordinator,
+        groups: GroupCoordinator,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+    ) -> None:
+        self._transactions = transactions
+        self._groups = groups
+        self._image = image
+        self._authorizer = authorizer
+
+    def _check(self, context: RequestContext, operation: Operation, transactional_id: str) -> None:
+        """Raises KafkaError: transactions are not served, the principal may not do this, or the id is none."""
+        served(self._image())
+        require(self._authorizer, context, operation, transaction(transactional_id))
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id has one character at least")
+
+    # InitProducerId
+
+    async def init_producer_id(self, call: Call) -> Any:
+        """The producer that may write under the transactional id from now on."""
+        request = call.request
+        given = (NO_ID, NO_EPOCH)
+        if call.context.version >= GIVEN_SINCE:
+            given = (request.producer_id, request.producer_epoch)
+        try:
+            self._check(call.context, Operation.WRITE, request.transactional_id)
+            timeout_ms, timeout_ms_max = request.transaction_timeout, self._transactions.config.max_timeout_ms
+            if not 0 < timeout_ms <= timeout_ms_max:
+                raise KafkaError(
+                    ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+                    f"transaction.timeout.ms={timeout_ms}: 1 to {timeout_ms_max} (transaction.max.timeout.ms) is possible",
+                )
+            if (given[0] == NO_ID) != (given[1] == NO_EPOCH):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch come together")
+            producer = await self._transactions.init_producer_id(request.transactional_id, timeout_ms, *given)
+        except KafkaError as error:
+            raise KafkaError(for_client(call, error.code), error.message) from error
+        return part(error_code=ErrorCode.NONE, producer_id=producer.producer_id, producer_epoch=producer.epoch)
+
+    # AddPartitionsToTxn
+
+    async def add_partitions(self, call: Call) -> Any:
+        """One error a partition, by transaction."""
+        request = call.request
+        if call.context.version < MANY_SINCE:
+            wanted = _partitions(request.v3_and_below_topics)
+            errors = await self._add_for_client(call, wanted)
+            return part(results_by_topic_v3_and_below=_by_topic(request.v3_and_below_topics, errors))
+        served(self._image())
+        require(self._authorizer, call.context, Operation.CLUSTER_ACTION, CLUSTER)
+        results = []
+        for one in request.transactions:
+            errors = await self._add_for_broker(call, one)
+            results.append(part(transactional_id=one.transactional_id, topic_results=_by_topic(one.topics, errors)))
+        return part(error_code=ErrorCode.NONE, results_by_transaction=tuple(results))
+
+    async def _add_for_client(self, call: Call, partitions: Sequence[TopicPartition]) -> Errors:
+        """All of them or none: one that cannot be makes the rest OPERATION_NOT_ATTEMPTED."""
+        request = call.request
+        try:
+            self._check(call.context, Operation.WRITE, request.v3_and_below_transactional_id)
+            faults = {partition: self._fault(call.context, partition) for partition in partitions}
+            if any(fault is not ErrorCode.NONE for fault in faults.values()):  # rule C4/partitions-are-added-one-by-one
+                return {
+                    partition: ErrorCode.OPERATION_NOT_ATTEMPTED if fault is ErrorCode.NONE else fault
+                    for partition, fault in faults.items()
+                }
+            return await self._transactions.add_partitions(
+                request.v3_and_below_transactional_id,
+                request.v3_and_below_producer_id,
+                request.v3_and_below_producer_epoch,
+                frozenset(partitions),
+            )
+        except KafkaError as error:
+            return dict.fromkeys(partitions, for_client(call, error.code))
+
+    def _fault(self, context: RequestContext, partition: TopicPartition) -> ErrorCode:
+        """Reason a partition cannot be part of a client's transaction."""
+        if not allowed(self._authorizer, context, Operation.WRITE, topic(partition.topic)):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if partition.topic in INTERNAL_TOPICS:  # rule C4/markers-in-topics-of-the-cluster
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        if self._image().partition(*partition) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+    async def _add_for_broker(self, call: Call, one: Any) -> Errors:
+        partitions = _partitions(one.topics)
+        try:
+            errors = await self._transactions.add_partitions(
+                one.transactional_id,
+                one.producer_id,
+                one.producer_epoch,
+                frozenset(partitions),
+                verify_only=one.verify_only,
+            )
+        except KafkaError as error:
+            return dict.fromkeys(partitions, error.code)
+        if call.context.version >= ABORTABLE_SINCE:
+            return errors
+        abortable = ErrorCode.TRANSACTION_ABORTABLE
+        return {name: ErrorCode.INVALID_TXN_STATE if code is abortable else code for name, code in errors.items()}
+
+    # AddOffsetsToTxn
+
+    async def add_offsets(self, call: Call) -> Any:
+        """The offsets of a group become part of the transaction."""
+        request = call.request
+        try:
+            self._check(call.context, Operation.WRITE, request.transactional_id)
+            require(self._authorizer, call.context, Operation.READ, group(request.group_id))
+            await self._groups.ensure_topic()
+            await self._transactions.add_offsets(
+                request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
+            )
+        except KafkaError as error:
+            raise KafkaError(for_client(call, error.code), error.message) from error
+        return part(error_code=ErrorCode.NONE)
+
+    # EndTxn
+
+    async def end(self, call: Call) -> Any:
+        """Commit or abort, decided for good, and the producer of the next transaction."""
+        request = call.request
+        version = EPOCH_VERSION if call.context.version >= EPOCH_SINCE else FIRST_VERSION
+        try:
+            self._check(call.context, Operation.WRITE, request.transactional_id)
+            producer: Producer = await self._transactions.end(
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                commit=request.committed,
+                version=version,
+            )
+        except KafkaError as error:
+            raise KafkaError(for_client(call, error.code), error.message) from error
+        return part(error_code=ErrorCode.NONE, producer_id=producer.producer_id, producer_epoch=producer.epoch)
+
+    # Looking
+
+    async def list_transactions(self, call: Call) -> Any:
+        """The transactional ids that this broker coordinates and the principal may see."""
+        request, version = call.request, call.context.version
+        text = (request.transactional_id_pattern or "") if version >= PATTERN_SINCE else ""
+        pattern = _pattern(text)
+        known = {state.title for state in TransactionState}
+        command = ListTransactions(
+            states=tuple(request.state_filters),
+            producer_ids=tuple(request.producer_id_filters),
+            duration_ms=request.duration_filter if version >= DURATION_SINCE else -1,
+        )
+        listed = await self._transactions.list_transactions(command)
+        wanted = [one for one in listed if pattern is None or pattern.matches(one.transactional_id)]
+        actions = [(Operation.DESCRIBE, transaction(one.transactional_id)) for one in wanted]
+        answers = self._authorizer.authorize(call.context, actions, noted=False)
+        return part(
+            error_code=ErrorCode.NONE,
+            unknown_state_filters=tuple(state for state in request.state_filters if state not in known),
+            transaction_states=tuple(
+                part(
+                    transactional_id=one.transactional_id,
+                    producer_id=one.producer_id,
+                    transaction_state=one.state,
+                )
+                for one, answer in zip(wanted, answers, strict=True)
+                if answer  # rule A20/transactions-are-listed-to-all
+            ),
+        )
+
+    async def describe(self, call: Call) -> Any:
+        """One answer an id, each once."""
+        described = []
+        for transactional_id in dict.fromkeys(call.request.transactional_ids):
+            try:
+                self._check(call.context, Operation.DESCRIBE, transactional_id)
+                value = await self._transactions.describe(transactional_id, asked_ms=call.context.received_ms)
+                described.append(self._described(call.context, transactional_id, value))
+            except KafkaError as error:
+                described.append(_not_described(transactional_id, error.code))
+        return part(transaction_states=tuple(described))
+
+    def _described(self, context: RequestContext, transactional_id: str, value: TransactionValue) -> Any:
+        topics: dict[str, list[int]] = {}
+        for name, partition in sorted(value.partitions):
+            topics.setdefault(name, []).append(partition)
+        answers = self._authorizer.authorize(
+            context, [(Operation.DESCRIBE, topic(name)) for name in topics], noted=False
+        )
+        return part(
+            error_code=ErrorCode.NONE,
+            transactional_id=transactional_id,
+            transaction_state=value.state.title,
+            transaction_timeout=value.timeout_ms,
+            transaction_start_time=value.started_ms,
+            producer_id=value.producer_id,
+            producer_epoch=value.producer_epoch,
+            topics=tuple(
+                part(topic=name, partitions=tuple(partitions))
+                for (name, partitions), answer in zip(topics.items(), answers, strict=True)
+                if answer
+            ),
+        )
+
+
+def _not_described(transactional_id: str, error: ErrorCode) -> Any:
+    return part(
+        error_code=error,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout=0,
+        transaction_start_time=-1,
+        producer_id=NO_ID,
+        producer_epoch=NO_EPOCH,
+        topics=(),
+    )
+
+
+def _pattern(text: str) -> TopicPattern | None:
+    """A compiled expression (RE2, KIP-1152); None: every id is wanted. Raises KafkaError INVALID_REGULAR_EXPRESSION."""
+    try:
+        return TopicPattern(text) if text else None
+    except PatternError as error:
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{text[:100]!r}: {error}") from error
+
+
+def _partitions(topics: Sequence[Any]) -> list[TopicPartition]:
+    return [TopicPartition(one.name, number) for one in topics for number in one.partitions]
+
+
+def _by_topic(topics: Sequence[Any], errors: Errors) -> Any:
+    return tuple(
+        part(
+            name=one.name,
+            results_by_partition=tuple(
+                part(partition_index=number, partition_error_code=errors[TopicPartition(one.name, number)])
+                for number in one.partitions
+            ),
+        )
+        for one in topics
+    )
+
+
+ROWS = (
+    by_schema(Api.ADD_PARTITIONS_TO_TXN, (0, 5), TransactionsHandler, TransactionsHandler.add_partitions),
+    by_schema(Api.ADD_OFFSETS_TO_TXN, (0, 4), TransactionsHandler, TransactionsHandler.add_offsets),
+    by_schema(Api.END_TXN, (0, 5), TransactionsHandler, TransactionsHandler.end),
+    by_schema(Api.DESCRIBE_TRANSACTIONS, (0, 0), TransactionsHandler, TransactionsHandler.describe),
+    by_schema(Api.LIST_TRANSACTIONS, (0, 2), TransactionsHandler, TransactionsHandler.list_transactions),
+)
