@@ -15,6 +15,7 @@ _COMMITTED = "tests/client/test_read_committed.py"
 _BACKGROUND = "tests/client/test_background.py"
 _ANEW = "tests/schedules/clients/test_topics_made_anew.py"
 _INTERRUPTS = "tests/client/test_interrupts.py"
+_CUT = "tests/client/test_cut_closes.py"
 _STORMS = "tests/client/test_signal_storms.py"
 _EACH_SEND = f"{_STORMS}::test_a_handler_at_each_instant_of_a_send_that_opens_a_batch"
 
@@ -140,6 +141,36 @@ TABLE: tuple[Mutant, ...] = (
         "B37: a signal's handler may flush or close in the middle of a send",
         never(),
         f"{_EACH_SEND}[sends and flushes-fast-path]",
+    ),
+    one_change(
+        "an-interrupted-close-answers-nobody",
+        "B43: a producer's thread ends no sooner than every record has its answer",
+        removed(),
+        f"{_CUT}::test_an_interrupt_at_each_instant_of_a_close_answers_every_record",
+    ),
+    one_change(
+        "closed-before-every-record-has-its-answer",
+        "B43: a close that follows one that was interrupted returns when that one has come to its end",
+        instead("if not running.thread.closed:\n    ..."),
+        f"{_CUT}::test_a_close_waits_for_the_end_that_another_one_has_left",
+    ),
+    one_change(
+        "a-cancelled-close-answers-nobody",
+        "B43: a close answers every record before it waits for anything",
+        removed(),
+        f"{_CUT}::test_a_cancellation_at_each_step_of_a_close_answers_every_record[API_VERSIONS]",
+    ),
+    one_change(
+        "a-cancelled-close-leaves-connections",
+        "B43: a close gives up every connection before it waits for anything",
+        removed(),
+        f"{_CUT}::test_a_cancelled_close_leaves_no_connection",
+    ),
+    one_change(
+        "a-thread-that-nobody-has-goes-on",
+        "B43: a thread that was made, and not kept, ends",
+        removed(),
+        f"{_CUT}::test_an_interrupt_at_each_instant_of_making_a_thread_leaves_none[consumer]",
     ),
     one_change(
         "unchanged-offset-never-committed-again",

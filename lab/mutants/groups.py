@@ -8,6 +8,7 @@ _SCHEDULES = "tests/schedules/groups/test_durable_state.py"
 _MOVES = "tests/cluster/groups/test_migration.py"
 _AS_KAFKA = "tests/cluster/groups/test_groups_as_kafka.py"
 _IN_TRANSACTIONS = "tests/cluster/groups/test_transactional_offsets.py"
+_MARKERS = "tests/schedules/groups/test_offsets_in_transactions.py"
 _HALFWAY = f"{_MOVES}::test_a_failover_in_the_middle_loses_nothing"
 
 TABLE: tuple[Mutant, ...] = (
@@ -48,7 +49,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "coordinator-applies-refused-writes",
         "C8: memory changes only by what stands in the log (schedule 44)",
-        dropped("in_log"),
+        always(),
         f"{_SCHEDULES}::test_44_a_refused_commit_is_nowhere[holds]",
     ),
     one_change(
@@ -151,7 +152,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "loading-goes-by-the-marker",
-        "C17: so it is where a log is loaded",
+        "C17: of what is loaded the last offset counts, too",
         value("True"),
         f"{_IN_TRANSACTIONS}::test_kafka_14505_the_last_offset_in_the_log_counts",
         f"{_IN_TRANSACTIONS}::test_what_counts_is_what_the_log_says",
@@ -167,5 +168,36 @@ TABLE: tuple[Mutant, ...] = (
         "C17: pending offsets, and those that they may replace, do not expire (redpanda#31483)",
         never(),
         f"{_IN_TRANSACTIONS}::test_redpanda_31483_offsets_of_an_open_transaction_do_not_expire",
+    ),
+    one_change(
+        "pending-offset-counts-at-once",
+        "C17: an offset of a transaction counts once that is committed",
+        never(),
+        f"{_MARKERS}::test_a_refused_marker_changes_nothing",
+    ),
+    one_change(
+        "pending-offsets-count-where-they-are-loaded",
+        "C17: so it is where a log is loaded",
+        never(),
+        f"{_MARKERS}::test_loading_replays_markers[True]",
+    ),
+    one_change(
+        "loading-passes-over-markers",
+        "C17: loading replays markers",
+        never(),
+        f"{_MARKERS}::test_loading_replays_markers[True]",
+        f"{_MARKERS}::test_loading_replays_markers[False]",
+    ),
+    one_change(
+        "marker-that-the-group-does-not-hear-of",
+        "C17: a marker is answered when the group has taken it (KAFKA-17507, schedule 128)",
+        removed(),
+        f"{_MARKERS}::test_128_a_marker_is_answered_before_the_group_has_it[holds]",
+    ),
+    one_change(
+        "marker-taken-while-loading",
+        "C17: a coordinator that loads takes no marker (redpanda#6423, schedule 129)",
+        value("self._hosted[partition]"),
+        f"{_MARKERS}::test_129_a_marker_comes_while_the_coordinator_loads[holds]",
     ),
 )

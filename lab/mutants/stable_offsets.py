@@ -5,6 +5,7 @@ from __future__ import annotations
 from lab.mutants.mutant import Mutant, always, never, one_change, part, removed, value
 
 _READS = "tests/replica/test_transactions.py"
+_FETCH = "tests/cluster/broker/test_kafka_transactions.py"
 _TIER = "tests/replica/test_tier_transactions.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -46,6 +47,18 @@ TABLE: tuple[Mutant, ...] = (
         "C13: readers of committed transactions wait for the last stable offset",
         always(),
         f"{_READS}::test_who_waits_for_committed_transactions_is_woken_by_their_end",
+    ),
+    one_change(
+        "open-transactions-wake-fetches",
+        "C13: a parked fetch of committed transactions waits for the last stable offset",
+        part("self._read_committed", "False"),
+        f"{_FETCH}::test_a_long_poll_for_committed_transactions_ends_with_the_marker",
+    ),
+    one_change(
+        "aborted-twice",
+        "C13: an answer names an aborted transaction once, from however many reads it is",
+        value("(*result.aborted, *aborted)"),
+        f"{_FETCH}::test_a_parked_poll_that_gathers_names_each_aborted_transaction_once",
     ),
     one_change(
         "undecided-segments-are-copied",

@@ -28,6 +28,7 @@ RARE = {
     *PLACES,
     "bootstrap-records",
     "T-P/*.log",
+    "T-P/*.txnindex",
     "__cluster_metadata-0/*.log",
 }
 """Rows of files that this cluster does not have, or whose damage is for other tests: that of the logs themselves."""

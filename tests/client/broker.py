@@ -77,6 +77,8 @@ class ScriptedCluster:
     """Connections of clients that are open, and what came over each."""
     send_away: set[int] = field(default_factory=set)
     """Brokers that answer Metadata with REBOOTSTRAP_REQUIRED."""
+    mute: set[Api] = field(default_factory=set)
+    """Requests of these kinds are never answered."""
     misrouted: int = 0
     """Connections of clients that wanted to reach another broker."""
     silent_nodes: set[int] = field(default_factory=set)
@@ -159,6 +161,8 @@ class ScriptedCluster:
         api = Api(key)
         body = frame[10 + max(client_id_size, 0) + (1 if api.flexible(version) else 0) :]
         self.requests[api] += 1
+        if api in self.mute:
+            return b""
         low, high = self.offered.get(api, (0, 0))
         header = struct.pack(">i", correlation_id) + (b"\0" if api.flexible_answer_header(version) else b"")
         if api is Api.API_VERSIONS and not low <= version <= high:

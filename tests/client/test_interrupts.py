@@ -35,7 +35,7 @@ def topic(cluster: DevCluster) -> str:
 
 @pytest.fixture
 def thread() -> Iterator[LoopThread]:
-    made = LoopThread("interrupted")
+    made = LoopThread("interrupted", [])
     yield made
     made.stop(nothing)
 

@@ -271,7 +271,7 @@ def test_a_run_that_is_stopped_leaves_no_partition_paused() -> None:
 def test_an_interrupt_in_a_listener_belongs_to_the_thread(stop: type[BaseException]) -> None:
     """Ctrl-C, or sys.exit, while a listener of the blocking consumer runs: the call ends with it, and the consumer's
     own thread lives, so that `close` comes to an end. It used to wait for ever."""
-    thread, calls = LoopThread("listens"), Calls()
+    thread, calls = LoopThread("listens", []), Calls()
     seen: list[BaseException] = []
     cancelled = threading.Event()
 

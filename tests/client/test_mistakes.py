@@ -165,7 +165,7 @@ def test_an_asynchronous_client_is_refused_on_another_loop(ended: bool) -> None:
         for client in clients if not ended else []:
             run(client.__aexit__() if isinstance(client, BatchSender) else client.close())
 
-    elsewhere = LoopThread("elsewhere")
+    elsewhere = LoopThread("elsewhere", [])
 
     def run(work: Coroutine[Any, Any, Any]) -> Any:
         if not ended:

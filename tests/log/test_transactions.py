@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from strandline.log.batch import parse_header
+from strandline.log.batch import Record, build_batch, parse_header
+from strandline.log.config import LogConfig
+from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
+from strandline.log.producer_state import ProducerStates, replay
 from strandline.log.real_disk import RealDisk
-from strandline.log.transactions import AbortedTransaction, Marker, OpenTransaction, build_marker, read_marker
+from strandline.log.transactions import (
+    AbortedTransaction,
+    Marker,
+    OpenTransaction,
+    Verification,
+    build_marker,
+    read_marker,
+)
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Offset
@@ -105,6 +115,181 @@ def test_a_marker_of_the_last_transaction_ends_not_the_next_one(log: PartitionLo
     one.send()
     with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
         log.append_marker(late, 0, NOW_MS, transaction_version=2)
-    with refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED):
-        log.append_marker(Marker(1, 2, True, -1), 0, NOW_MS, transaction_version=2)
     assert len(log.open_transactions()) == 1
+
+
+def test_older_coordinators_write_no_markers(log: PartitionLog) -> None:
+    """One that was elected before the one that wrote the last marker; it may be that the producer is another's now."""
+    one = TransactionalProducer(log, 1, version=1)
+    one.send()
+    one.coordinator_epoch = 5
+    one.end(commit=True)
+    one.send()
+    one.coordinator_epoch = 4
+    with refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+        one.end(commit=True)
+    assert len(log.open_transactions()) == 1
+
+
+def test_a_newer_epoch_does_not_go_on_with_an_older_transaction(log: PartitionLog) -> None:
+    """Kafka makes one of both, so that the next marker counts for what may have been aborted. Nor does the older."""
+    one = TransactionalProducer(log, 1)
+    one.send()
+    one.epoch, one.sequence = 2, 0
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        one.send()
+    one.epoch = 1
+    one.end(commit=False)
+    one.send()
+    one.epoch = 1
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        one.send()
+
+
+def test_115_later_batches_wait_for_the_first(log: PartitionLog) -> None:
+    """KAFKA-14884: two are verified at once, and the second is there first."""
+    one = TransactionalProducer(log, 1, version=1)
+    first, second = one.batch(2), None
+    asked = log.begin_verification(1, 0, 0, begins_at_0=False)
+    one.sequence = 2
+    second = one.batch(2)
+    again = log.begin_verification(1, 0, 2, begins_at_0=False)
+    assert again is asked
+    with refused(ErrorCode.NOT_ENOUGH_REPLICAS):
+        log.append_as_leader(second, 0, NOW_MS, verification=again)
+    log.append_as_leader(first, 0, NOW_MS, verification=asked)
+    assert log.append_as_leader(one.batch(2), 0, NOW_MS).base_offset == 2
+
+
+def test_unknown_producers_begin_at_0_from_version_2_on(log: PartitionLog) -> None:
+    """Each transaction has an epoch of its own then; what comes first has sequence 0."""
+    one = TransactionalProducer(log, 1)
+    one.sequence = 3
+    with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        one.send()
+    one.version = 1
+    log.end_verification(Verification(1, 0, 3, begins_at_0=True, begun_ms=0))  # another asking's: nothing happens
+    asked = log.begin_verification(1, 0, 3, begins_at_0=True)
+    assert asked is not None
+    log.end_verification(asked)
+    one.send()
+
+
+def test_coordinators_write_without_a_sequence(log: PartitionLog) -> None:
+    """Offsets in a transaction (KIP-98): their epochs are judged, and their transaction is open."""
+
+    def offsets() -> memoryview:
+        records = [Record(0, NOW_MS, b"k", b"v")]
+        return memoryview(build_batch(records, producer_id=1, producer_epoch=0, base_sequence=-1, transactional=True))
+
+    for expected in range(3):
+        asked = log.begin_verification(1, 0, -1, begins_at_0=True)
+        assert (asked is None) == (expected > 0)
+        result = log.append_as_leader(offsets(), 0, NOW_MS, verification=asked)
+        assert result.base_offset == expected
+    assert log.last_stable_offset(log.log_end_offset) == 0
+    log.append_marker(Marker(1, 1, True, 0), 0, NOW_MS, transaction_version=2)
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        log.append_as_leader(offsets(), 0, NOW_MS)
+
+
+def test_deleted_records_of_an_open_transaction(log: PartitionLog) -> None:
+    """The log start passes its first offset: the last stable offset is the log start, until the marker."""
+    one = TransactionalProducer(log, 1)
+    one.send(4)
+    log.delete_records_before(2)
+    assert log.last_stable_offset(log.log_end_offset) == 2
+    one.end(commit=False)
+    assert aborted(log, 2, 4) == [AbortedTransaction(1, 0, 4, 5)]
+    assert committed_records(log) == []
+
+
+def two_aborted(log: PartitionLog) -> list[AbortedTransaction]:
+    """Fill a log of small segments with committed and aborted transactions that reach over them; those aborted."""
+    one, other = TransactionalProducer(log, 1), TransactionalProducer(log, 2)
+    for number in range(6):
+        one.send(2, size=200)
+        other.send(1, size=200)
+        one.end(commit=number % 2 == 0)
+        if number % 3 == 2:
+            other.end(commit=number == 2)
+    assert len(log.segments) > 3
+    return aborted(log, 0, int(log.log_end_offset))
+
+
+SMALL = LogConfig(segment_bytes=1_000, preallocate_bytes=0)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """The indexes of aborted transactions."""
+    return {path.name: path.read_bytes() for path in sorted(directory.glob("*.txnindex"))}
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed", "power"])
+def test_a_start_knows_what_was_aborted(tmp_path: Path, stop: str) -> None:
+    """After a clean stop from the files; after any other from the batches, whatever became of the files."""
+    log = open_test_log(RealDisk(), tmp_path, config=SMALL)
+    known = two_aborted(log)
+    assert len(known) == 4
+    seen = committed_records(log)
+    if stop == "clean":
+        log.close()
+        assert files(tmp_path)
+    else:
+        log.sync_now()
+        log.close_files()
+    if stop == "power":
+        for name in files(tmp_path):
+            (tmp_path / name).write_bytes(b"x" * 33)
+    again = open_test_log(RealDisk(), tmp_path, config=SMALL, last_life=LastLife(clean=stop == "clean"))
+    assert aborted(again, 0, int(again.log_end_offset)) == known
+    assert committed_records(again) == seen
+    again.close()
+    third = open_test_log(RealDisk(), tmp_path, config=SMALL, last_life=LastLife(clean=True))
+    assert aborted(third, 0, int(again.log_end_offset)) == known
+
+
+def test_a_damaged_index_is_built_anew(tmp_path: Path) -> None:
+    """It has no checksum: what cannot be is noticed when it is read."""
+    log = open_test_log(RealDisk(), tmp_path, config=SMALL)
+    known = two_aborted(log)
+    log.close()
+    before = files(tmp_path)
+    for name, data in before.items():
+        (tmp_path / name).write_bytes(data[:-1])
+    again = open_test_log(RealDisk(), tmp_path, config=SMALL, last_life=LastLife(clean=True))
+    assert aborted(again, 0, int(again.log_end_offset)) == known
+    again.close()
+    assert files(tmp_path) == before
+
+
+def test_a_cut_forgets_what_was_aborted_behind_it(tmp_path: Path) -> None:
+    """And brings back the transactions that were open there (KAFKA-12153), at every offset."""
+    log = open_test_log(RealDisk(), tmp_path / "log", config=SMALL)
+    known = two_aborted(log)
+    end = int(log.log_end_offset)
+    for offset in range(end - 1, 0, -3):
+        log.truncate_to(offset)
+        left = [one for one in known if one.last_offset < log.log_end_offset]
+        assert aborted(log, 0, end) == left
+        log.close()
+        log = open_test_log(RealDisk(), tmp_path / "log", config=SMALL, last_life=LastLife(clean=True))
+        assert aborted(log, 0, end) == left
+        states = ProducerStates()
+        replay(states, log.segments, 0, end, 0)
+        starts = [one.first_offset for one in log.open_transactions()]
+        assert starts == list(states.open.values())
+        assert log.last_stable_offset(log.log_end_offset) == min([*starts, log.log_end_offset])
+
+
+def test_114_a_start_knows_which_markers_are_not_committed(tmp_path: Path) -> None:
+    """A roll or a clean stop behind a marker that is not committed: the snapshot tells of its transaction."""
+    log = open_test_log(RealDisk(), tmp_path, config=SMALL)
+    one = TransactionalProducer(log, 1)
+    one.send(3)
+    one.end(commit=True)
+    log.roll()
+    log.close()
+    again = open_test_log(RealDisk(), tmp_path, config=SMALL, last_life=LastLife(clean=True))
+    assert again.last_stable_offset(Offset(2)) == 0
+    assert again.last_stable_offset(Offset(4)) == 4

@@ -17,6 +17,7 @@ from strandline.proto.marks import counts, reset
 from strandline.replica.partition import Append
 from tests.log.compacting import assert_no_hole, headers, table
 from tests.log.helpers import all_records
+from tests.log.transacting import TransactionalProducer
 from tests.replica.fake_controller import partition_state
 from tests.replica.helpers import TP
 from tests.replica.simulated import PATH
@@ -162,6 +163,25 @@ def test_74_a_follower_that_was_away_takes_the_rest_of_a_gap() -> None:
         scene.controller.fence(NodeId(2))
         await scene.until(lambda: scene.leads(3))
         assert table(scene.log(3)) == before
+
+    scene().play(scenario)
+
+
+def test_what_is_open_is_not_compacted() -> None:
+    """Whether the records of a transaction count is not known before its marker: rule C11."""
+
+    async def scenario(scene: Scene) -> None:
+        await keep(scene)
+        await fill(scene, 1, 10)
+        writer = TransactionalProducer(scene.log(1), 1)
+        start = writer.send(2).base_offset
+        await fill(scene, 1, 60)
+        await scene.until(lambda: all(scene.log(node).cleaned_to > 0 for node in NODES), within_ms=10_000)
+        await scene.world.sleep_ms(5_000)
+        assert all(scene.log(node).cleaned_to <= start for node in NODES)
+        writer.end(commit=True)
+        await fill(scene, 1, 10)
+        await scene.until(lambda: all(scene.log(node).cleaned_to > start + 40 for node in NODES), within_ms=10_000)
 
     scene().play(scenario)
 

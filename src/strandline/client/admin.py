@@ -10,7 +10,7 @@ from typing import Self, TypeVar, Unpack
 
 from strandline.client.aio.admin import Operations
 from strandline.client.aio.admin_base import Waiting
-from strandline.client.loop_thread import LoopThread, nothing_to_await
+from strandline.client.loop_thread import LoopThread, end_unless
 from strandline.client.session import Session
 from strandline.client.settings import AdminSettings
 from strandline.client.unclosed import nothing, watch
@@ -33,8 +33,8 @@ class Admin(Operations, Waiting):
     def close(self) -> None:
         """Close the connections. Idempotent."""
         if self._thread is not None:
-            self._watched()
             self._thread.stop(self.session.close)
+            self._watched()
             self._thread.raise_left()
 
     def __enter__(self) -> Self:
@@ -46,12 +46,15 @@ class Admin(Operations, Waiting):
     def wait(self, begin: Callable[[], Awaitable[T]]) -> T:
         """Run the coroutine that `begin` makes on the client's thread; its result."""
         if self._thread is None:
-            thread = LoopThread("strandline-admin")
-            if self._thread is None:
-                self._thread = thread
-                self._watched = watch(self, "an Admin", thread, partial(thread.stop, self.session.close))
-            else:  # another thread, or a signal's handler, was faster
-                thread.stop(nothing_to_await)
+            made: list[LoopThread] = []
+            try:
+                thread = LoopThread("strandline-admin", made)
+                if self._thread is None:  # else another thread, or a signal's handler, was faster
+                    self._thread = thread
+                    thread.at_end = self.session.drop
+                    self._watched = watch(self, "an Admin", thread, partial(thread.stop, self.session.close))
+            finally:
+                end_unless(made, self._thread)
         return self._thread.wait(begin)
 
     def _forget_parent(self) -> None:

@@ -12,7 +12,7 @@ from strandline.client.aio.consumer import CLOSE_S, Partition
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
 from strandline.client.errors import ClosedError
 from strandline.client.groups.session import ConsumerState, Listener, Topics
-from strandline.client.loop_thread import Calls, LoopThread, nothing_to_await, of_parents, refused
+from strandline.client.loop_thread import Calls, LoopThread, end_unless, of_parents, refused
 from strandline.client.polled import PolledRecords
 from strandline.client.settings import ConsumerSettings
 from strandline.client.twins import direct, on_thread, waiting
@@ -140,16 +140,16 @@ class Consumer:
         running = self._running()
         if running.is_current:
             raise refused("close")
-        if not running.closed:
-            try:
+        try:
+            if not running.closed:
                 self._serve(partial(self.inner.close, timeout_s))
-            except ClosedError:
-                if not running.closed:  # else an earlier call, which was interrupted, ends it just now
-                    raise
-            finally:
-                self._watched()
-                running.stop(self.inner.close)
-            running.raise_left()
+        except ClosedError:
+            if not running.closed:  # else an earlier call, which was interrupted, ends it just now
+                raise
+        finally:
+            running.stop(self.inner.close)
+            self._watched()
+        running.raise_left()
 
     def __enter__(self) -> Self:
         return self
@@ -161,12 +161,15 @@ class Consumer:
 
     def _running(self) -> LoopThread:
         if self._thread is None:
-            thread = LoopThread("strandline-consumer")
-            if self._thread is None:
-                self._thread = thread
-                self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self.inner.close))
-            else:  # a signal's handler was faster
-                thread.stop(nothing_to_await)
+            made: list[LoopThread] = []
+            try:
+                thread = LoopThread("strandline-consumer", made)
+                if self._thread is None:  # else a signal's handler was faster
+                    self._thread = thread
+                    thread.at_end = self.inner.session.drop
+                    self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self.inner.close))
+            finally:
+                end_unless(made, self._thread)  # rule B43/a-thread-that-nobody-has-goes-on
         return self._thread
 
     def call(self, function: Callable[[], T]) -> T:

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -41,6 +40,10 @@ def refused(call: str) -> ClientError:
 
 async def nothing_to_await() -> None:
     """The farewell of a thread that nobody has used."""
+
+
+def nothing_to_do() -> None:
+    """The end of a thread that leaves nothing."""
 
 
 def interrupted(call: str) -> ClientError:
@@ -225,7 +228,10 @@ class LoopThread:
     Every call raises ClosedError after `stop`, and in a forked child; ClientError on this very thread.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, made: list[LoopThread]) -> None:
+        """`made`: gets this thread before it runs; see `end_unless`."""
+        self.at_end: Callable[[], None] = nothing_to_do
+        """Called on the loop at its end: settles what a farewell that was interrupted has left."""
         self.orphaned = False
         """Whether this process is a forked child: the thread stayed with the parent."""
         self._calls: list[_Call[Any]] = []
@@ -236,17 +242,16 @@ class LoopThread:
         self._asked: dict[_Call[Any], None] = {}
         """Calls that the loop has not begun."""
         self._ending = False
+        self._last: asyncio.Task[None] | None = None
+        """The task that ends all others."""
         self._over = False
         self.locks: tuple[Any, ...] = ()
         """Locks that the loop takes, and that a call may hold when a signal's handler makes another one."""
         _living.add(self)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        try:
-            self._thread.start()
-        except BaseException:  # interrupted: nobody has it
-            self.loop.call_soon_threadsafe(self._end)
-            raise
+        made.append(self)
+        self._thread.start()
 
     @property
     def is_current(self) -> bool:
@@ -303,7 +308,6 @@ class LoopThread:
             return
         if self.is_current:
             raise refused("close")
-
         try:
             if not self._ending:
                 self._await(_Call(farewell, is_last=True))
@@ -311,10 +315,14 @@ class LoopThread:
             if not self.closed:  # else another call has ended it
                 raise
         finally:
-            with suppress(RuntimeError):  # it is closed
-                self.loop.call_soon_threadsafe(self._end)
+            self.end()
             with SteppedOut(self.locks):
                 self._thread.join()
+
+    def end(self) -> None:
+        """Have the thread end soon, without a farewell. Idempotent."""
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self._end)
 
     def _await(self, call: _Call[T]) -> T:
         try:
@@ -386,7 +394,8 @@ class LoopThread:
 
         with suppress(RuntimeError):  # it is closed
             self.loop.call_soon_threadsafe(cut)
-            call.gate.wait()
+            while not call.gate.wait(0.1) and not self._over:
+                pass
             self.loop.call_soon_threadsafe(sweep)
             while not swept.wait(0.1) and not self._over:
                 pass
@@ -421,28 +430,37 @@ class LoopThread:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
-        while not self._ending:  # rule B37/an-exit-on-the-thread-ends-it
+        while not self._over:  # rule B37/an-exit-on-the-thread-ends-it
             self._run(self.loop.run_forever)
-        self._over = True
-        for call in list(self._asked):
-            self._asked.pop(call, None)
-            call.end()
-        for _ in range(ROUNDS):
-            if not (rest := asyncio.all_tasks(self.loop)):
-                break
-            for task in rest:
-                task.cancel()
-            self._run(partial(self.loop.run_until_complete, asyncio.wait(rest)))
-        else:  # a farewell that was cut short has left timers, which begin new tasks for ever: these are nobody's
-            log.warning("%s: its close was interrupted, and what it still did was left undone", self._thread.name)
-            self.loop.set_exception_handler(lambda _loop, _context: None)
-        self._run(partial(self.loop.run_until_complete, asyncio.sleep(0)))  # what waits for them is told
         self.loop.close()
 
     def _end(self) -> None:
-        """On the loop: stop it."""
+        """On the loop: begin to end it."""
         if not self._ending:
             self._ending = True
+            self._last = self.loop.create_task(self._wind_up())
+
+    async def _wind_up(self) -> None:
+        """On the loop: end every task, settle what is left, and stop. No interrupt comes here: it may cut a farewell,
+        or keep it from its begin, and not this."""
+        try:
+            self._run(self.at_end)  # rule B43/an-interrupted-close-answers-nobody
+            for _ in range(ROUNDS):
+                if not (rest := [task for task in asyncio.all_tasks() if task is not self._last]):
+                    break
+                for task in rest:
+                    task.cancel()
+                await asyncio.wait(rest)
+            else:  # a farewell that was cut short has left timers, which begin new tasks for ever: these are nobody's
+                log.warning("%s: its close was interrupted, and what it still did was left undone", self._thread.name)
+                self.loop.set_exception_handler(lambda _loop, _context: None)
+            await asyncio.sleep(0)  # what waits for them is told, and transports close their sockets
+        finally:
+            self._over = True
+            for call in list(self._asked):
+                self._asked.pop(call, None)
+                call.end()
+            self._sweep()
             self.loop.stop()
 
     def _run(self, work: Callable[[], object]) -> None:
@@ -451,6 +469,13 @@ class LoopThread:
             work()
         except BaseException as error:
             self.leave(error)
+
+
+def end_unless(made: Iterable[LoopThread], kept: LoopThread | None) -> None:
+    """End the threads that were made and not kept: another one was faster, or an interrupt came in between."""
+    for thread in made:
+        if thread is not kept:
+            thread.end()
 
 
 _living: weakref.WeakSet[LoopThread] = weakref.WeakSet()

@@ -284,16 +284,20 @@ class Metadata:
             wait = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)
             await asyncio.sleep(min(wait, max(timeout_ms - waited, 1.0)) / 1000)
 
-    async def close(self) -> None:
-        """Stop updating."""
+    def stop(self) -> None:
+        """Update no more, and tell who waits for it. Idempotent."""
         self._closed = True
         if self._age_timer is not None:
             self._age_timer.cancel()
-        running = self._running
-        if running is not None:
-            running.cancel()
-            await asyncio.wait([running])
+        if self._running is not None:
+            self._running.cancel()
         self._tell()
+
+    async def close(self) -> None:
+        """Stop updating, and return when that has ended."""
+        self.stop()
+        if self._running is not None:
+            await asyncio.wait([self._running])
 
     async def _update(self) -> None:
         # A login that was refused is remembered, and fails again at once: whoever is told so and asks again must wait.

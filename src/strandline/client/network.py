@@ -774,14 +774,18 @@ class Network:
             others = (endpoint for endpoint in self.bootstrap if endpoint != connection.endpoint)
             self.bootstrap = (*others, connection.endpoint)
 
-    async def close(self) -> None:
-        """Close everything; requests that are out fail with Disconnected."""
+    def drop(self) -> None:
+        """Close every connection, and open none from now on; requests that are out fail with Disconnected."""
         self._closed = True
         for connection in list(self._open.values()):
             connection.close()
-        opening = list(self._opening.values())
-        for task in opening:
+        for task in self._opening.values():
             task.cancel()
+
+    async def close(self) -> None:
+        """Drop everything, and return when that has ended."""
+        self.drop()
+        opening = list(self._opening.values())
         if opening:
             await asyncio.wait(opening)
         if self._login is not None and self._login.tokens is not None:

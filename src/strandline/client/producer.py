@@ -15,7 +15,7 @@ from strandline.client.aio.producer import Headers, Payload, ProducerCore
 from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
 from strandline.client.logs import log
-from strandline.client.loop_thread import OF_THE_PARENT, Gate, LoopThread, SteppedOut, nothing_to_await, of_parents
+from strandline.client.loop_thread import OF_THE_PARENT, Gate, LoopThread, SteppedOut, end_unless, of_parents
 from strandline.client.metadata import TopicView
 from strandline.client.open_batches import OpenBatches
 from strandline.client.producer_batch import Answer, ThreadFutures, ThreadResults
@@ -28,18 +28,15 @@ from strandline.client.unclosed import FLUSH_S, nothing, watch
 class _Running:
     """The thread and the core of a producer in use."""
 
-    def __init__(self, bootstrap: Sequence[str] | str, config: ProducerConfig) -> None:
-        self.thread = LoopThread("strandline-producer")
+    def __init__(self, bootstrap: Sequence[str] | str, config: ProducerConfig, made: list[LoopThread]) -> None:
+        self.thread = LoopThread("strandline-producer", made)
         self.futures = ThreadFutures(lambda: self.thread.is_current, self._leave)
-        try:
-            self.core = self.thread.call(
-                lambda: ProducerCore(
-                    config, Session(bootstrap, config, allow_auto_create=True), self.futures.results, threaded=True
-                )
+        self.core = self.thread.call(
+            lambda: ProducerCore(
+                config, Session(bootstrap, config, allow_auto_create=True), self.futures.results, threaded=True
             )
-        except BaseException:
-            self.thread.stop(nothing_to_await)
-            raise
+        )
+        self.thread.at_end = self.core.end
         memory_lock = getattr(self.core.accumulator.memory, "lock", None)  # the compiled one has none
         self.thread.locks = (self.core.accumulator.lock, *(() if memory_lock is None else (memory_lock,)))
         self.futures.locks = self.thread.locks
@@ -183,13 +180,14 @@ class Producer:
         with self._start_lock:
             self._closed = True
         running = self._running
-        if running is None or running.thread.closed:
+        if running is None:
             return
         try:
-            self.flush(timeout_s)
+            if not running.thread.closed:  # else an earlier call, which was interrupted, ends it just now
+                self.flush(timeout_s)
         finally:
+            running.thread.stop(running.core.close)  # rule B43/closed-before-every-record-has-its-answer
             self._watched()
-            running.thread.stop(running.core.close)
         running.thread.raise_left()
 
     def __enter__(self) -> Self:
@@ -205,14 +203,16 @@ class Producer:
             if self._closed:
                 raise ClosedError("the producer is closed")
             if self._running is None:
-                running = _Running(self._bootstrap, self._config)
-                if self._running is None and not self._closed:
-                    self._running = running
-                    self._open_batches = running.core.open_batches
-                    self._watched = watch(self, "a Producer", running.thread, running.end)
-                    return running
-                # A signal's handler has used, or closed, the producer meanwhile.
-                running.thread.stop(running.core.close)
+                made: list[LoopThread] = []
+                try:
+                    running = _Running(self._bootstrap, self._config, made)
+                    # A signal's handler may have used, or closed, the producer meanwhile.
+                    if self._running is None and not self._closed:
+                        self._running = running
+                        self._open_batches = running.core.open_batches
+                        self._watched = watch(self, "a Producer", running.thread, running.end)
+                finally:
+                    end_unless(made, None if self._running is None else self._running.thread)
                 return self._start()
             return self._running
 

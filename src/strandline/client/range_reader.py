@@ -20,7 +20,7 @@ from strandline.client.errors import OffsetOutOfRange, TopicReplaced
 from strandline.client.fetcher import AbortedTransactions, consumer_records, good_batches, located, whole_batches
 from strandline.client.leaders import Leaders
 from strandline.client.limits import Limit, note
-from strandline.client.loop_thread import LoopThread
+from strandline.client.loop_thread import LoopThread, end_unless
 from strandline.client.network import DATA
 from strandline.client.rights import answered
 from strandline.client.session import Session
@@ -247,15 +247,17 @@ class RangeReader:
     """
 
     def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ConsumerSettings]) -> None:
-        self._thread = LoopThread("strandline-range-reader")
         make: Callable[..., AsyncRangeReader] = AsyncRangeReader
+        made: list[LoopThread] = []
         try:
+            self._thread = LoopThread("strandline-range-reader", made)
             self._inner = self._thread.call(lambda: make(bootstrap, **settings))
+            self._thread.at_end = self._inner._session.drop
+            end = partial(self._thread.stop, self._inner.close)
+            self._watched = watch(self, "a RangeReader", self._thread, end)
         except BaseException:
-            self._thread.stop(_nothing)
+            end_unless(made, None)
             raise
-        end = partial(self._thread.stop, self._inner.close)
-        self._watched = watch(self, "a RangeReader", self._thread, end)
 
     def expect(self, topic: str, topic_id: str | None) -> None:
         """Read this very topic from now on: another one of that name is TopicReplaced. None: whichever there is."""
@@ -312,18 +314,14 @@ class RangeReader:
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
-        self._watched()
         self._thread.stop(self._inner.close)
+        self._watched()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-async def _nothing() -> None:
-    """End a client that has nothing to say at its end."""
 
 
 def read_range(

@@ -975,18 +975,21 @@ class Sender:
         for queue, batch in self._accumulator.all_batches():
             self._fail(queue, batch, error)
 
-    async def close(self) -> None:
-        """Stop sending; what has no answer yet fails with ClosedError."""
+    def end(self) -> None:
+        """Stop sending; what has no answer yet fails with ClosedError. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._connecting.values())
-        for task in tasks:
+        for task in self._connecting.values():
             task.cancel()
-        if tasks:
+        self.fail_everything(ClosedError("the producer was closed before the record was acknowledged"))
+
+    async def close(self) -> None:
+        """End, and return when nothing goes on."""
+        self.end()
+        if tasks := list(self._connecting.values()):
             await asyncio.wait(tasks)
         if self._sequencer is not None:
             await self._sequencer.close()
-        self.fail_everything(ClosedError("the producer was closed before the record was acknowledged"))
 
 
 def _read(connection: Connection, version: int, body: memoryview) -> list[tuple[str | UUID, list[PartitionResult]]]:

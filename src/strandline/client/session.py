@@ -85,8 +85,15 @@ class Session:
         if self.orphaned:
             return
         self.check()
+        self.drop()  # rule B43/a-cancelled-close-leaves-connections
         await self.metadata.close()
         await self.network.close()
+
+    def drop(self) -> None:
+        """Close the connections without a wait. Idempotent; nothing in a forked child."""
+        if not self.orphaned:
+            self.metadata.stop()
+            self.network.drop()
 
 
 _living: weakref.WeakSet[Session] = weakref.WeakSet()

@@ -415,11 +415,11 @@ passed(Run *run, const Batch *batch)
     run->offset = batch->following;
 }
 
-/* Whether its records count for what they say: neither markers nor of transactions, and there are some. */
+/* Whether more than its own records say what it counts for; or it is a marker. A run ends before such a batch. */
 static int
-is_compacted(const Batch *batch)
+is_of_a_transaction(const Batch *batch)
 {
-    return batch->count > 0 && !(batch->attributes & (TRANSACTIONAL | CONTROL));
+    return (batch->attributes & (TRANSACTIONAL | CONTROL)) != 0;
 }
 
 /* Its records, where they may be as many as it says. */
@@ -472,7 +472,10 @@ note_batches(OffsetMap *self, PyObject *args)
     Batch batch;
     int goes_on;
     while ((goes_on = next_batch(&run, &batch)) > 0) {
-        if (batch.following > first_dirty && is_compacted(&batch)) {
+        if (batch.following > first_dirty && is_of_a_transaction(&batch)) {
+            break;
+        }
+        if (batch.following > first_dirty && batch.count > 0) {
             if (batch.attributes & CODEC || batch.count > run.room
                 || batch.count > (int64_t)(self->keys_max - self->used) || (goes_on = note_batch(self, &batch)) <= 0) {
                 break;
@@ -594,8 +597,10 @@ keep_batches(OffsetMap *self, PyObject *args)
     int goes_on = all == NULL ? -1 : 1;
     while (goes_on > 0 && (goes_on = next_batch(&run, &batch)) > 0) {
         PyObject *stays = NULL;
-        if (!is_compacted(&batch)) {
-            stays = Py_NewRef(batch.count ? Py_True : Py_None);
+        if (is_of_a_transaction(&batch)) {
+            break;
+        } else if (batch.count == 0) {
+            stays = Py_NewRef(Py_None);
         } else if (batch.attributes & ~(unsigned)APPEND_TIME || batch.count > run.room) {
             break;
         } else if ((goes_on = keep_batch(self, &batch, run.crc32c, &stays)) <= 0) {

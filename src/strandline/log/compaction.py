@@ -6,16 +6,21 @@ and swaps them in (`strandline.log.swap`). Each replica does it for itself. What
 offsets, its epoch, its producer and its sequence, and a batch of which nothing goes keeps every byte.
 
 What goes, and nothing else:
-- a record whose key has a later record in the log, below the high watermark, and durable here (schedule 73);
+- a record whose key has a later record in the log, below the last stable offset, and durable here (schedule 73);
 - a tombstone (a record without a value), `delete.retention.ms` after a pass has met it first. The batch says from when
   on: the delete horizon, in the place of its base timestamp (KIP-534). It goes to other replicas with the batch: too
   early a time takes the tombstone everywhere. So the later of two counts, of the time that is believed and the wall
   clock's (schedule 83).
 
+- a record of a transaction that was aborted, at once; it supersedes nothing. How transactions ended is known, for a
+  pass ends at the last stable offset;
+- a marker, `delete.retention.ms` after a pass has met it and no batch of its transaction any more (schedule 116). By
+  its key, which is its type, nothing is superseded.
+
 What stays although it could be missed:
-- of each producer the batches that its last sequences are known by, empty (rule C2);
-- records without a key, which older settings let in: nothing supersedes them. (Kafka drops them.);
-- control batches, and batches of transactions: only the marker says whether their records count.
+- of each producer the batches that its last sequences are known by, empty (rule C2), or else its last marker, which its
+  epoch is known by;
+- records without a key, which older settings let in: nothing supersedes them. (Kafka drops them.)
 
 Offsets whose batches went wholly are filled with one empty batch of 61 bytes (`gap_batch`). Kafka leaves a hole there.
 With a hole, a segment file or a batch that is lost, or a base offset that rots (the CRC does not cover it), would look
@@ -48,10 +53,12 @@ from strandline.log.batch import (
 )
 from strandline.log.compression import MAX_DECOMPRESSED_BYTES, Codec
 from strandline.log.log_state import LogState
-from strandline.log.offset_map import OffsetMap, is_compacted, new_offset_map
+from strandline.log.offset_map import OffsetMap, new_offset_map
+from strandline.log.partition_log import PartitionLog
 from strandline.log.retention import Cleanable
-from strandline.log.segment import ENTRY_BYTES, RELATIVE_OFFSET_MAX, Segment
+from strandline.log.segment import ENTRY_BYTES, RELATIVE_OFFSET_MAX, Segment, pread_blocking
 from strandline.log.swap import CLEANED_SUFFIX, LogChanged, Swap, remove
+from strandline.log.transactions import AbortedTransaction, Outcomes, read_marker
 from strandline.proto.ensure import ensure
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import Offset
@@ -90,6 +97,7 @@ class Compacted:
     records: int = 0
     removed: int = 0
     tombstones_removed: int = 0
+    markers_removed: int = 0
     keys: int = 0
 
 
@@ -98,7 +106,7 @@ class Compaction:
 
     def __init__(
         self,
-        log: LogState,
+        log: PartitionLog,
         cleanable: Cleanable,
         *,
         buffer_bytes: int,
@@ -120,6 +128,7 @@ class Compaction:
         self._unlink = unlink
         self._step_bytes = self._step_offsets = 0
         self._writer: CleanedSegment | None = None
+        self._outcomes = Outcomes(())
         self.done = Compacted()
 
     async def run(self) -> Compacted:
@@ -136,6 +145,11 @@ class Compaction:
         done.keys = len(self._map)
         try:
             waiting = [segment for segment in log.segments[:-1] if segment.base_offset < end]
+            if waiting:
+                # rule C11/aborted-transactions-beyond-the-keys-are-not-known
+                self._outcomes = await self._read_outcomes(
+                    waiting[0].base_offset, waiting[-1].base_offset + self._span(waiting[-1])
+                )
             while waiting:
                 waiting = waiting[await self._compact(waiting) :]
         except FileNotFoundError as error:  # its directory was renamed, to be deleted
@@ -149,12 +163,13 @@ class Compaction:
         """Offset at which the map ends: at the end of what may be compacted, or before the batch that it has no room
         for."""
         latest = self._map
+        self._outcomes = await self._read_outcomes(self._first_dirty, self._end)
         segments = [segment for segment in self._log.segments if segment.base_offset < self._end]
         for segment in segments:
             if segment.base_offset + self._span(segment) <= self._first_dirty:
                 continue
             async for header, batch in self._batches(segment, self._note_batches):
-                if header.next_offset <= self._first_dirty or not is_compacted(header):
+                if header.next_offset <= self._first_dirty or not self._counts(segment, header, batch):
                     continue
                 if not latest.has_room(header.count):
                     if header.base_offset <= self._first_dirty:
@@ -163,6 +178,35 @@ class Compaction:
                     return header.base_offset
                 await self._over_records(header, batch, partial(self._note, header))
         return self._end
+
+    async def _read_outcomes(self, start: int, end: int) -> Outcomes:
+        """How transactions in [`start`, `end`) ended. Raises KafkaError where an index of aborted ones names batches
+        that are none of theirs: it has no checksum, and what it names is removed."""
+        log = self._log
+        found = await self._pace.during(log.aborted_transactions_cold(start, end))
+        for aborted in found:
+            await self._pace.during(log.cold(partial(log.check_aborted, aborted)))
+        return Outcomes(found)
+
+    def _counts(self, segment: Segment, header: BatchHeader, batch: memoryview) -> bool:
+        """Whether a batch has records that supersede others. Raises KafkaError."""
+        if header.is_control:
+            self._ended(segment, header, batch)
+            return False
+        # rule C11/aborted-records-supersede
+        if header.is_transactional and self._outcomes.is_aborted(header):
+            return False
+        return header.count > 0
+
+    def _ended(
+        self, segment: Segment, header: BatchHeader, batch: memoryview
+    ) -> tuple[bool, AbortedTransaction | None] | None:
+        """See `Outcomes.end`; None: it is no marker of a transaction."""
+        try:
+            marker = read_marker(batch)
+            return None if marker is None else self._outcomes.end(header, marker)
+        except KafkaError as error:
+            raise segment.damaged(0, error.message, **error.figures) from error
 
     def _note_batches(self, data: memoryview, position: int, offset: int) -> tuple[int, int]:
         until = position + STEP_BYTES
@@ -195,7 +239,10 @@ class Compaction:
                     break
                 group.append(segment)
                 async for header, batch in self._batches(segment, partial(self._keep_batches, writer)):
-                    writer.take(header, await self._what_stays(header, batch))
+                    if header.is_control:
+                        writer.take(header, self._marker_stays(segment, header, batch))
+                    else:
+                        writer.take(header, await self._what_stays(header, batch))
             end = group[-1].base_offset + self._span(group[-1])
             await self._pace(self._step_bytes + await writer.close(end))
             self._step_bytes = self._step_offsets = 0
@@ -228,8 +275,7 @@ class Compaction:
             header = parse_header(data, position)
             batch = data[position : position + header.size]
             position += header.size
-            if is_compacted(header):
-                done.records += header.count
+            done.records += header.count
             if stays is True:
                 writer.take(header, batch)
             elif stays is not None:
@@ -248,10 +294,14 @@ class Compaction:
 
     async def _what_stays(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
         """The batch as it is from now on; None if it goes."""
+        # rule C11/aborted-records-stay
+        if header.is_transactional and self._outcomes.is_aborted(header):
+            mark("aborted-records-removed")
+            self.done.records += header.count
+            self.done.removed += header.count
+            return self._emptied(header, batch)
         if header.count == 0:
             return self._emptied(header, batch)
-        if not is_compacted(header):
-            return batch
         over = header.has_delete_horizon and self._now_ms > header.base_timestamp  # rule B20/tombstones-go-at-once
         stays = WhatStays(header, self._map, tombstones_go=over)
         await self._over_records(header, batch, stays.take)
@@ -269,6 +319,36 @@ class Compaction:
             horizon_ms = self._latest_ms + self._log.config.delete_retention_ms
             return stays.batch(horizon_ms, delete_horizon=True)
         return stays.batch(header.base_timestamp, delete_horizon=header.has_delete_horizon)
+
+    def _marker_stays(self, segment: Segment, header: BatchHeader, batch: memoryview) -> Buffer | None:
+        """A control batch as it is from now on; None if it goes."""
+        ended = self._ended(segment, header, batch)
+        if ended is None:
+            return batch
+        is_met, aborted = ended
+        # rule C11/markers-go-before-their-data
+        if is_met:
+            if aborted is not None and self._writer is not None:  # rule C11/cleaned-segments-forget-what-was-aborted
+                self._writer.new.load_aborted(pread_blocking).append(aborted)
+            return batch
+        if self._is_last_marker(header):  # rule C11/the-last-marker-goes
+            return batch
+        if not header.has_delete_horizon:
+            horizon_ms = self._latest_ms + self._log.config.delete_retention_ms
+            records = shift_timestamps(batch[HEADER_SIZE:], header.count, horizon_ms - header.base_timestamp)
+            return renewed(header, records, header.count, header.max_timestamp, horizon_ms, delete_horizon=True)
+        if self._now_ms <= header.base_timestamp:  # rule C11/markers-go-at-once
+            return batch
+        mark("marker-removed")
+        self.done.markers_removed += 1
+        return None
+
+    def _is_last_marker(self, header: BatchHeader) -> bool:
+        """Whether only this marker tells the epoch of a producer."""
+        entry = self._log.producers.get(header.producer_id)
+        if entry is None or entry.batches or entry.epoch != header.producer_epoch:
+            return False
+        return entry.marker_offset in (-1, header.base_offset)
 
     async def _over_records(
         self, header: BatchHeader, batch: memoryview, step: Callable[[Buffer, int, int], int]
@@ -380,7 +460,7 @@ class WhatStays:
         self._latest = latest
         self._tombstones_go = tombstones_go
         self._records = bytearray()
-        self._newest_ms = -1
+        self.newest_ms = -1
         self.count = self.tombstones = self.tombstones_gone = 0
 
     def take(self, records: Buffer, position: int, count: int) -> int:
@@ -390,7 +470,7 @@ class WhatStays:
             self._records, records, position, count, header.base_offset, header.base_timestamp, self._tombstones_go
         )
         if kept:
-            self._newest_ms = max(self._newest_ms, newest_ms) if self.count else newest_ms
+            self.newest_ms = max(self.newest_ms, newest_ms) if self.count else newest_ms
         self.count += kept
         self.tombstones += tombstones
         self.tombstones_gone += gone
@@ -404,22 +484,37 @@ class WhatStays:
                 records = shift_timestamps(records, self.count, base_timestamp - header.base_timestamp)
             except OverflowError as error:
                 raise unreadable(header, error) from error
-        newest_ms = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else self._newest_ms
-        return assemble_batch(
-            records,
-            count=self.count,
-            last_offset_delta=header.last_offset_delta,
-            base_timestamp=base_timestamp,
-            max_timestamp=newest_ms if self.count else -1,
-            base_offset=header.base_offset,
-            leader_epoch=header.leader_epoch,
-            codec=header.codec if self.count else Codec.NONE,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            timestamp_type=header.timestamp_type,
-            delete_horizon=delete_horizon,
-        )
+        newest_ms = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else self.newest_ms
+        return renewed(header, records, self.count, newest_ms, base_timestamp, delete_horizon=delete_horizon)
+
+
+def renewed(
+    header: BatchHeader,
+    records: bytes | bytearray,
+    count: int,
+    newest_ms: int,
+    base_timestamp: int,
+    *,
+    delete_horizon: bool,
+) -> bytearray:
+    """The batch with these of its records, the newest of that time: with its offsets, producer and kind."""
+    return assemble_batch(
+        records,
+        count=count,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=newest_ms if count else -1,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        codec=header.codec if count else Codec.NONE,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+        control=header.is_control,
+        timestamp_type=header.timestamp_type,
+        delete_horizon=delete_horizon,
+    )
 
 
 class CleanedSegment:
@@ -428,7 +523,7 @@ class CleanedSegment:
     def __init__(self, log: LogState, new: Segment, pace: Pace) -> None:
         self._log = log
         self._pace = pace
-        self._new = new
+        self.new = new
         self._config = replace(log.config, preallocate_bytes=0)
         self._gap: tuple[int, int, int] | None = None
         """First offset, last offset and leader epoch of what has gone since the last batch."""
@@ -467,7 +562,7 @@ class CleanedSegment:
 
     async def write(self) -> int:
         """Write what waits; how many bytes. Raises DiskError."""
-        new, size = self._new, len(self._batches)
+        new, size = self.new, len(self._batches)
         if size:
             new.append(memoryview(self._batches), self._headers, self._headers[0].base_offset, self._config)
             self._end = self._headers[-1].next_offset
@@ -482,10 +577,10 @@ class CleanedSegment:
         """Write what is left, up to offset `end`, and make all of it durable. Raises DiskError."""
         self._end_gap()
         size = await self.write()
-        files = self._new.seal()
+        files = self.new.seal()
         try:
             # schedule 75/swap-of-what-is-not-synced
-            await self._pace.during(self._log.disk.sync([self._new.file, *files]))
+            await self._pace.during(self._log.disk.sync([self.new.file, *files]))
         finally:
             for file in files:
                 file.close()

@@ -71,6 +71,7 @@ class LogCutter(LogState):
         keep = max(i for i, base in enumerate(self.bases) if base <= offset)
         segment = self.segments[keep]
         segment.active_indexes()
+        self.aborted_in(segment, pread_blocking)
         hole = segment.holes.around(offset)  # rule B8/a-cut-goes-on-behind-the-hole
         found = segment.find(offset, pread_blocking) if hole is None else None
         if hole is not None:

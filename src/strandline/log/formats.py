@@ -141,6 +141,7 @@ FORMATS = (
     Format("T-P/*.log", guard=_PARTITION),
     Format("T-P/*.index", guard=_PARTITION),
     Format("T-P/*.timeindex", guard=_PARTITION),
+    Format("T-P/*.txnindex", guard=_PARTITION),
     Format("T-P/*.snapshot", 1, guard=_PARTITION),
 )
 """Every file that a node writes into its directories. Whoever adds one adds a row; a newer form raises its version."""

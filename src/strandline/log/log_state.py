@@ -7,17 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from strandline.log.checkpoints import LEADER_EPOCHS, encode_epochs
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File, write_file_durably
 from strandline.log.epochs import LeaderEpochs
-from strandline.log.producer_state import ProducerStates, Snapshots
-from strandline.log.segment import Segment
+from strandline.log.producer_state import ProducerStates, Snapshots, rebuild_aborted
+from strandline.log.segment import ABORTED_INDEX_SUFFIX, IndexDamaged, Pread, Segment
+from strandline.log.transactions import AbortedIndex
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+
+log = structlog.get_logger("strandline.log")
 
 INDEX_CACHE_BYTES = 64 << 20
 """Memory for loaded indexes of closed segments, over all logs of a directory (a full 1 GiB segment's take 5 MB)."""
@@ -217,6 +222,26 @@ class LogState:
         self.cleaned_to = min(self.cleaned_to, self.log_end_offset)
         self._syncing_to = min(self._syncing_to, offset)  # rule B8/cut-in-mid-sync-is-forgotten
         self.size_bytes = sum(segment.size for segment in self.segments)
+
+    def aborted_in(self, segment: Segment, pread: Pread) -> AbortedIndex:
+        """Transactions whose abort marker lies in a segment. A file that cannot be is built anew. Raises ColdRead, and
+        KafkaError and DiskError as reading does."""
+        try:
+            index = segment.load_aborted(pread)
+        except IndexDamaged as error:
+            mark("aborted-index-rotten")
+            log.warning(
+                "an index of aborted transactions is damaged, and built anew",
+                error=str(error),
+                file=segment.path(ABORTED_INDEX_SUFFIX),
+            )
+            rebuild_aborted(self.snapshots, self.segments, segment, self._now_ms())
+            for file in segment.write_indexes():
+                file.close()
+            index = segment.load_aborted(pread)
+        if len(index) and segment is not self.segments[-1]:
+            self.cache.touch(segment)
+        return index
 
     # ------------------------------------------------------------------ syncing
 

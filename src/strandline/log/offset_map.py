@@ -110,11 +110,12 @@ class OffsetMap(Protocol):
         /,
     ) -> tuple[int, int]:
         """Put the keys of a run of batches: of those that begin below `until` from the byte `position` on, the first
-        of them at `offset`. What ends below `first_dirty` is passed over, and what is a marker's or a transaction's.
+        of them at `offset`. What ends below `first_dirty` is passed over.
 
         The run ends before a batch that it does not take: one that does not follow, is not whole, does not hold its CRC
-        or does not parse; that is compressed; whose keys have no room, or whose records are more than are left of
-        `count_max`. Of the last keys of it may be in the map: they are put again with the batch.
+        or does not parse; that is compressed, a marker, or of a transaction; whose keys have no room, or whose records
+        are more than are left of `count_max`. Of the last keys of it may be in the map: they are put again with the
+        batch.
 
         Returns:
             where the run ended, and the offset that follows.
@@ -123,7 +124,7 @@ class OffsetMap(Protocol):
     def keep_batches(
         self, data: Buffer, position: int, offset: int, until: int, count_max: int, crc32c: Checksum, /
     ) -> tuple[int, int, list[Stays]]:
-        """What stays of each batch of such a run. An empty batch does not stay; markers and transactions do.
+        """What stays of each batch of such a run. An empty batch does not stay.
 
         The run ends before a batch as `note_batches` says it, before one that has a delete horizon (KIP-534), and
         before one with a tombstone that stays, and for which the time begins to count.
@@ -202,7 +203,9 @@ class PythonOffsetMap:
         /,
     ) -> tuple[int, int]:
         while position < until and (header := _whole(data, position, offset, crc32c)) is not None:
-            if header.next_offset > first_dirty and is_compacted(header):
+            if header.next_offset > first_dirty and is_of_a_transaction(header):
+                break
+            if header.next_offset > first_dirty and header.count:
                 if header.attributes & CODEC_MASK or header.count > count_max or not self.has_room(header.count):
                     break
                 try:
@@ -220,8 +223,10 @@ class PythonOffsetMap:
     ) -> tuple[int, int, list[Stays]]:
         all_stay: list[Stays] = []
         while position < until and (header := _whole(data, position, offset, crc32c)) is not None:
-            if not is_compacted(header):
-                all_stay.append(True if header.count else None)
+            if is_of_a_transaction(header):
+                break
+            if not header.count:
+                all_stay.append(None)
             elif header.attributes & ~TIMESTAMP_TYPE_BIT or header.count > count_max:
                 break
             else:
@@ -242,9 +247,9 @@ class PythonOffsetMap:
         return blake2b(key, digest_size=_DIGEST_BYTES, key=self._secret).digest()
 
 
-def is_compacted(header: BatchHeader) -> bool:
-    """Whether its records count for what they say: markers and transactions are left alone."""
-    return header.count > 0 and not header.is_control and not header.is_transactional
+def is_of_a_transaction(header: BatchHeader) -> bool:
+    """Whether more than its own records say what it counts for; or it is a marker."""
+    return header.is_control or header.is_transactional
 
 
 class _Found(NamedTuple):

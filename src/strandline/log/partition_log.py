@@ -293,7 +293,27 @@ class LogReader(LogState):
 
     def _aborted_transactions(self, start: int, end: int, pread: Pread) -> list[AbortedTransaction]:
         first = max(0, bisect_right(self.bases, start) - 1)
-        return overlapping((segment.aborted for segment in self.segments[first:]), start, end)
+        try:
+            return overlapping((self.aborted_in(segment, pread) for segment in self.segments[first:]), start, end)
+        except DiskError as error:
+            raise _unreadable(error) from error
+
+    def check_aborted(self, aborted: AbortedTransaction, pread: Pread) -> None:
+        """Raises KafkaError (CORRUPT_MESSAGE) unless the transaction's first batch, if it is still there, and its abort
+        marker stand where the index says."""
+        producer_id, first_offset, last_offset, _ = aborted
+        segment, position, header, _ = self._find(last_offset, pread)
+        marker = read_marker(self._whole_batch(segment, position, header, pread)) if header.is_control else None
+        wrong = (
+            marker is None or marker.commit or marker.producer_id != producer_id or header.last_offset != last_offset
+        )
+        if not wrong and first_offset >= self.bases[0]:
+            first = self._find(first_offset, pread)[2]
+            wrong = not first.is_gap and (first.base_offset, first.producer_id) != (first_offset, producer_id)
+        if wrong:
+            raise segment.damaged(
+                position, "an index of aborted transactions names one that is not there", offset=last_offset
+            )
 
     # ------------------------------------------------------------------ by time
 
@@ -620,7 +640,7 @@ class PartitionLog(LogReader, LogCutter):
         marker = read_marker(data[position : position + header.size])
         aborted = self.producers.end(header, marker, offset, now_ms)
         if aborted is not None:
-            self.segments[-1].aborted.append(aborted)
+            self.aborted_in(self.segments[-1], pread_blocking).append(aborted)
 
     def roll(self) -> None:
         """Close the active segment and begin a new one at the log end; nothing to do while it is empty.
@@ -696,7 +716,7 @@ class PartitionLog(LogReader, LogCutter):
         return None
 
     async def find_cleanable(self, now: Now, limit_offset: int) -> Cleanable:
-        """What compaction would find below `limit_offset` (the high watermark). Raises KafkaError as `read`."""
+        """What compaction would find below `limit_offset` (the last stable offset). Raises KafkaError as `read`."""
         return await self.cold(lambda pread: find_cleanable(self, now, limit_offset, pread))
 
     # ------------------------------------------------------------------ transactions

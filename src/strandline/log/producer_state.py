@@ -30,6 +30,7 @@ from typing import Generic, NamedTuple, TypeVar
 from crc32c import crc32c
 
 from strandline.log.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from strandline.log.config import INT64_MAX
 from strandline.log.disk import Disk, DiskFull, File, read_file, write_file_durably
 from strandline.log.segment import SNAPSHOT_SUFFIX, Segment, pread_blocking, segment_name
 from strandline.log.transactions import (
@@ -174,6 +175,7 @@ class ProducerEntry:
         "epoch",
         "last_seen_ms",
         "last_timestamp_ms",
+        "marker_offset",
         "producer_id",
         "transaction_start",
     )
@@ -187,6 +189,8 @@ class ProducerEntry:
         """Of its newest batch or marker."""
         self.coordinator_epoch = -1
         """Of its last marker; -1: none is known."""
+        self.marker_offset = -1
+        """Of the same, where this process has met it."""
         self.transaction_start = -1
         """First offset of its open transaction; -1: none is open."""
 
@@ -207,6 +211,7 @@ class SnapshotRow(NamedTuple):
 class EndedTransaction(NamedTuple):
     """A transaction whose marker may not be committed yet."""
 
+    producer_id: int
     first_offset: int
     last_offset: int
     """Of its marker."""
@@ -284,7 +289,7 @@ class ProducerStates:
         self._check_refusal(header, now_ms)
         if header[5] & TRANSACTIONAL_BIT:
             self._check_verified(header, entry, verification)
-        elif entry.transaction_start >= 0:
+        elif entry.transaction_start >= 0:  # rule C10/plain-batches-join-a-transaction
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 "a transaction of this producer is open here, and the batch is not of it",
@@ -399,10 +404,11 @@ class ProducerStates:
         """Whether a batch belongs to the transaction that is open, or may begin one. Raises KafkaError."""
         figures = {"producer_id": header.producer_id, "epoch": header.producer_epoch, "sequence": header.base_sequence}
         if entry is not None and entry.transaction_start >= 0:
-            if entry.epoch == header.producer_epoch:
+            if entry.epoch == header.producer_epoch:  # rule C10/the-next-transaction-goes-on-with-an-older-one
                 return
             message = "an older transaction of this producer is open here, whose marker has to come first"
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, message, **figures)
+        # rule C10/first-batches-are-not-verified, rule C10/a-verification-of-an-earlier-asking-counts
         if (
             verification is None
             or verification is not self._verifications.get(header.producer_id)
@@ -412,10 +418,12 @@ class ProducerStates:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, message, **figures)
         if header.base_sequence < 0:
             return
+        # rule C10/later-batches-pass-the-first
         if is_behind(header.base_sequence, verification.first_sequence):
             mark("ahead-of-its-transaction")
             message = "an earlier batch of this transaction is not written yet; the same may be sent again"
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message, **figures)
+        # rule C10/unknown-producers-begin-anywhere
         if verification.begins_at_0 and header.base_sequence and not (entry is not None and entry.batches):
             mark("out-of-order-sequence")
             message = "nothing is known of this producer here, and its transaction's first batch has sequence 0"
@@ -434,7 +442,7 @@ class ProducerStates:
         entry = self._entries.get(marker.producer_id)
         if entry is None:
             return
-        if marker.coordinator_epoch < entry.coordinator_epoch:
+        if marker.coordinator_epoch < entry.coordinator_epoch:  # rule C10/older-coordinators-write-markers
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 "a newer coordinator of this producer's transactions has written a marker",
@@ -442,6 +450,7 @@ class ProducerStates:
                 coordinator_epoch=marker.coordinator_epoch,
                 current_epoch=entry.coordinator_epoch,
             )
+        # rule C10/the-last-transactions-marker-ends-the-next, rule C10/a-marker-that-comes-again-is-refused
         is_earlier = transaction_version >= 2 and entry.transaction_start >= 0 and marker.producer_epoch == entry.epoch
         if marker.producer_epoch < entry.epoch or is_earlier:
             raise _older_epoch(marker.producer_id, marker.producer_epoch, entry.epoch)
@@ -451,18 +460,19 @@ class ProducerStates:
     ) -> AbortedTransaction | None:
         """A marker was written at `first_offset`: the transaction that it aborted, if it did. `marker` is None where
         nothing but its header is known: it ends the transaction, and nobody learns how."""
-        self._verifications.pop(header.producer_id, None)
+        self._verifications.pop(header.producer_id, None)  # rule C10/a-verification-outlives-a-marker
         entry = self._seen(header, now_ms)
+        entry.marker_offset = first_offset
         if marker is not None:
-            entry.coordinator_epoch = marker.coordinator_epoch
+            entry.coordinator_epoch = marker.coordinator_epoch  # rule C10/coordinators-are-forgotten
         start, entry.transaction_start = entry.transaction_start, -1
         if start < 0:
             return None
         del self.open[header.producer_id]
-        self.ended.append(EndedTransaction(start, first_offset))
+        self.ended.append(EndedTransaction(header.producer_id, start, first_offset))
         if len(self.ended) > ENDED_MAX:
             one, other = self.ended.popleft(), self.ended.popleft()
-            self.ended.appendleft(EndedTransaction(min(one.first_offset, other.first_offset), other.last_offset))
+            self.ended.appendleft(other._replace(first_offset=min(one.first_offset, other.first_offset)))
         if marker is None or marker.commit:
             return None
         stable = next(iter(self.open.values()), first_offset + 1)
@@ -472,9 +482,11 @@ class ProducerStates:
         """First offset of the oldest transaction that is open, or whose marker lies at `high_watermark` or above;
         `high_watermark` if there is none below."""
         ended = self.ended
+        # rule C6/a-marker-counts-before-it-is-committed
         while ended and ended[0].last_offset < high_watermark:
             ended.popleft()
         first = min((one.first_offset for one in ended), default=high_watermark)
+        # rule C6/open-transactions-are-read
         return min(first, next(iter(self.open.values()), high_watermark), high_watermark)
 
     def open_transactions(self) -> list[OpenTransaction]:
@@ -537,9 +549,14 @@ class ProducerStates:
     def encode_snapshot(self) -> bytes:
         """A `.snapshot` file. Kafka's schema has one batch a row; ours has a row for each batch kept, oldest first:
         Kafka's loader keeps the last row of a producer, ours all five, so that retries are recognised after a restart
-        as well.
+        as well. Before them all stand transactions that have ended and may not be committed yet: no sequence, the
+        offset of the marker, and the first offset in the place of a time.
         """
-        rows: list[bytes] = []
+        # rule C6/a-start-forgets-what-is-not-committed
+        rows = [
+            _SNAPSHOT_ENTRY.pack(one.producer_id, -1, -1, one.last_offset, 0, one.first_offset, -1, -1)
+            for one in self.ended
+        ]
         for entry in self.entries():
             for batch in entry.batches or [ProducerBatch(-1, -1, -1, -1, entry.last_timestamp_ms)]:
                 delta = batch.last_offset - batch.first_offset
@@ -564,6 +581,9 @@ class ProducerStates:
         self._entries.clear()
         self.ended.clear()
         for row in rows:
+            if row.last_sequence < 0 <= row.last_offset:
+                self.ended.append(EndedTransaction(row.producer_id, row.timestamp_ms, row.last_offset))
+                continue
             entry = self._entries.get(row.producer_id)
             if entry is None or entry.epoch != row.epoch:
                 entry = self._entries[row.producer_id] = ProducerEntry(row.producer_id, row.epoch)
@@ -584,7 +604,7 @@ class ProducerStates:
                     )
                 )
                 del entry.batches[:-BATCHES_KEPT]  # rule C2/one-batch-in-a-snapshot
-        self._find_open()
+        self._find_open()  # rule C6/a-start-forgets-what-is-open
 
 
 def decode_snapshot(data: bytes) -> list[SnapshotRow]:
@@ -756,6 +776,16 @@ class Snapshots:
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{segment_name(offset, SNAPSHOT_SUFFIX)}"
+
+
+def rebuild_aborted(snapshots: Snapshots, segments: list[Segment], segment: Segment, now_ms: int) -> None:
+    """Build a segment's index of aborted transactions anew, from its batches and who had a transaction open before it.
+    Blocking; the file is written with the other indexes. Raises KafkaError and DiskError as reading does."""
+    index = segment.reset_aborted()
+    following = [one.base_offset for one in segments if one.base_offset > segment.base_offset]
+    states = snapshots.load(segments, segment.base_offset, now_ms)
+    end_offset = min(following, default=INT64_MAX)
+    replay(states, [segment], segment.base_offset, end_offset, now_ms, aborted=index.append)
 
 
 def replay(

@@ -26,7 +26,7 @@ from strandline.log.epochs import LeaderEpochs, epochs_agree, epochs_from_batche
 from strandline.log.log_state import IndexCache, LogParts
 from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
-from strandline.log.producer_state import ProducerStates, Snapshots
+from strandline.log.producer_state import ProducerStates, Snapshots, rebuild_aborted
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches, written_end
 from strandline.log.segment import (
@@ -34,6 +34,7 @@ from strandline.log.segment import (
     INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    IndexDamaged,
     Segment,
     delete_files,
     pread_blocking,
@@ -47,7 +48,7 @@ from strandline.proto.ports import Clock
 log = structlog.get_logger("strandline.log")
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
-_INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex|snapshot)")
+_INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex|txnindex|snapshot)")
 _LEFTOVERS = (".tmp", DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
 
 RECORD_BYTES_MIN = 7
@@ -219,6 +220,8 @@ class _Opening:
         self._scanned: range | None = None
         """Segments whose batches were read; what lies behind them goes."""
         self._epochs_known = False
+        self._reindexed: set[Segment] = set()
+        """Segments whose index of aborted transactions is to be built anew."""
 
     def examine(self) -> None:
         """In order: log start, files, segments, epochs, batches. No batch is cut, nor what follows the last good."""
@@ -282,7 +285,18 @@ class _Opening:
         if written:
             self.opened += written
             self.names_changed = True
+        self._index_aborted()
         return self.snapshots.load(self.segments, self.log_end_offset, self.now_ms)
+
+    def _index_aborted(self) -> None:
+        """Those of segments that were read, or whose other indexes were missing. The last segment's is written with
+        its next one."""
+        for segment in self.segments:
+            if segment in self._reindexed:  # rule C10/aborted-transactions-are-forgotten-by-a-start
+                rebuild_aborted(self.snapshots, self.segments, segment, self.now_ms)
+                if segment is not self.segments[-1]:
+                    self.opened += segment.write_indexes()
+                    self.names_changed = True
 
     def _tidy_names(self) -> tuple[list[int], set[str]]:
         """Base offsets of the segments in the log, and names of index files; what is left over or stale is deleted."""
@@ -351,12 +365,17 @@ class _Opening:
             return
         last.resume(start)
         self.log_end_offset = end
+        try:
+            last.load_aborted(pread_blocking)
+        except IndexDamaged:
+            self._reindexed.add(last)
 
     def _rebuild_missing_indexes(self, segments: list[Segment], index_names: set[str]) -> None:
         for segment in segments:
             name = f"{segment.base_offset:020d}"
             if segment.size and not {name + INDEX_SUFFIX, name + TIME_INDEX_SUFFIX} <= index_names:
                 segment.rebuild_indexes(self.config.index_interval_bytes)
+                self._reindexed.add(segment)
 
     def _check_ends(self, segments: list[Segment]) -> None:
         """Segments that are not scanned must at least reach to the next one. Raises CorruptLogError."""
@@ -426,6 +445,7 @@ class _Opening:
                 break
             end = 0
             segment.reset_indexes()
+            segment.reset_aborted()
             # rule A9/content-not-written-again
             again = None if self.rewriting is None else self.rewriting.content(segment.file)
             for found in scan_batches(segment.file, expected, epoch):
@@ -461,6 +481,8 @@ class _Opening:
         segment.noted(
             found.position, header.size, header.last_offset, header.max_timestamp, self.config.index_interval_bytes
         )
+        if header.is_control and header.producer_id >= 0:
+            self._reindexed.add(segment)
         if header.leader_epoch > self.epochs.latest:
             self.epochs.assign(header.leader_epoch, header.base_offset)
 

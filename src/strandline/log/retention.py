@@ -204,8 +204,8 @@ class Cleanable(NamedTuple):
 
 
 def find_cleanable(log: LogState, now: Now, limit_offset: int, pread: Pread) -> Cleanable:
-    """Bytes that may be compacted below `limit_offset`, the high watermark: closed segments whose records are durable
-    here (schedule 73), and old enough for `min.compaction.lag.ms`.
+    """Bytes that may be compacted below `limit_offset`, the last stable offset: closed segments whose records are
+    durable here (schedule 73), and old enough for `min.compaction.lag.ms`.
 
     Raises ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """

@@ -1,4 +1,5 @@
-"""One segment: a `.log` file of whole batches, two sparse indexes that find things in it, and its known holes.
+"""One segment: a `.log` file of whole batches, two sparse indexes that find things in it, the index of the transactions
+that were aborted there (`strandline.log.transactions`), and its known holes.
 
 The index files have Kafka's formats:
 `.index`: 8-byte entries (last offset of a batch minus base offset, position of that batch), both unsigned 32 bits.
@@ -24,15 +25,17 @@ from strandline.log.batch import HEADER_SIZE, OVERHEAD, BatchHeader, sized_heade
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.log.transactions import AbortedIndex
+from strandline.proto.ensure import present
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+ABORTED_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
-PARTS = (TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
+PARTS = (ABORTED_INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
 """A segment's files. The log is renamed last: what it is called says what the others are worth."""
 
 ALLOCATE_FIRST_BYTES = 256 << 10
@@ -48,6 +51,9 @@ ENTRY_BYTES = 8
 """Size of an entry of an offset index, in memory and on disk."""
 TIME_ENTRY_BYTES = 12
 """Size of an entry of a time index."""
+
+_ABORTED_MEMORY_BYTES = 250
+"""Memory that an aborted transaction takes, about."""
 
 _ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")
@@ -100,6 +106,7 @@ class Segment:
     """
 
     __slots__ = (
+        "_aborted",
         "_bytes_since_entry",
         "_disk",
         "_index",
@@ -107,7 +114,6 @@ class Segment:
         "_seen",
         "_suffix",
         "_time_index",
-        "aborted",
         "allocate_at",
         "allocated",
         "base_offset",
@@ -148,8 +154,8 @@ class Segment:
         self.allocate_at = self.size
         self._index: OffsetIndex | None = OffsetIndex() if create else None
         self._time_index: TimeIndex | None = TimeIndex() if create else None
+        self._aborted: AbortedIndex | None = AbortedIndex() if create else None
         self._bytes_since_entry = 0
-        self.aborted = AbortedIndex()
         self.holes = Holes()
         """Ranges that are known to have rotted, in order: readers pass them over."""
         self.max_timestamp = -1
@@ -257,9 +263,15 @@ class Segment:
         Raises DiskError. What was not written is written the next time.
         """
         index, time_index = self.active_indexes()
+        waiting: list[tuple[OffsetIndex | TimeIndex | AbortedIndex, str]] = [
+            (index, INDEX_SUFFIX),
+            (time_index, TIME_INDEX_SUFFIX),
+        ]
+        if self._aborted is not None and self._aborted.waits:  # most segments have none, and no file
+            waiting.append((self._aborted, ABORTED_INDEX_SUFFIX))
         files: list[File] = []
         try:
-            for entries, suffix in ((index, INDEX_SUFFIX), (time_index, TIME_INDEX_SUFFIX)):
+            for entries, suffix in waiting:
                 position, data = entries.tail_bytes()
                 file = self._disk.open(self.path(suffix), create=True)
                 files.append(file)
@@ -267,6 +279,8 @@ class Segment:
                 if data:
                     file.pwrite(data, position)
                 entries.written = len(entries)
+            if self._aborted is not None:
+                self._aborted.stale = False
         except DiskError:
             for file in files:
                 file.close()
@@ -287,8 +301,11 @@ class Segment:
         return self.write_indexes()
 
     def truncate(self, position: int, relative_offset: int) -> None:
-        """Cut at a batch boundary, `relative_offset` being that of the first batch cut. Wants the indexes loaded."""
+        """Cut at a batch boundary, `relative_offset` being that of the first batch cut. Wants the indexes loaded, that
+        of aborted transactions too."""
         index, time_index = self.active_indexes()
+        # rule C10/a-cut-keeps-what-was-aborted
+        present(self._aborted, "AbortedIndexIsLoaded").truncate(self.base_offset + relative_offset)
         self.file.truncate(position)
         self.size = self.allocated = self.allocate_at = position
         self.proven_to = 0
@@ -360,6 +377,22 @@ class Segment:
             self.max_timestamp_offset = self.base_offset + last[1]
         return index, time_index
 
+    def load_aborted(self, pread: Pread) -> AbortedIndex:
+        """Transactions whose abort marker lies here, from the file unless in memory. Raises ColdRead, IndexDamaged."""
+        if self._aborted is None:
+            try:
+                self._aborted = AbortedIndex.parse(self._read_whole(ABORTED_INDEX_SUFFIX, pread), self.base_offset)
+            except FileNotFoundError:
+                self._aborted = AbortedIndex()
+            except ValueError as error:
+                raise IndexDamaged(str(error)) from error
+        return self._aborted
+
+    def reset_aborted(self) -> AbortedIndex:
+        """Start from none: whoever reads the batches tells of them. The file is written with the other indexes."""
+        self._aborted = AbortedIndex(stale=self._disk.exists(self.path(ABORTED_INDEX_SUFFIX)))
+        return self._aborted
+
     def _read_whole(self, suffix: str, pread: Pread) -> bytes:
         file = self._disk.open(self.path(suffix))
         size = file.size()
@@ -378,13 +411,16 @@ class Segment:
         """Free the memory of a segment that is only read; they are loaded again when wanted."""
         self._index = None
         self._time_index = None
+        if self._aborted is not None and not self._aborted.waits:
+            self._aborted = None
 
     @property
     def index_bytes(self) -> int:
         """Memory that the loaded indexes take, about."""
-        return (
-            0 if self._index is None or self._time_index is None else 8 * len(self._index) + 12 * len(self._time_index)
-        )
+        aborted = 0 if self._aborted is None else _ABORTED_MEMORY_BYTES * len(self._aborted)
+        if self._index is None or self._time_index is None:
+            return aborted
+        return 8 * len(self._index) + 12 * len(self._time_index) + aborted
 
     def reset_indexes(self) -> None:
         """Start from empty indexes: a scan of the log will fill them."""
@@ -550,7 +586,7 @@ class Segment:
 
 def delete_files(disk: Disk, directory: str, base_offset: int) -> None:
     """Unlink a segment's files now, log first: without it the others mean nothing."""
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+    for suffix in reversed(PARTS):
         path = f"{directory}/{segment_name(base_offset, suffix)}"
         if disk.exists(path):
             disk.unlink(path)

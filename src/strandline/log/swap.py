@@ -18,7 +18,7 @@ import re
 from typing import TYPE_CHECKING
 
 from strandline.log.disk import Disk, DiskError
-from strandline.log.segment import INDEX_SUFFIX, LOG_SUFFIX, PARTS, Segment, delete_files, pread_blocking
+from strandline.log.segment import LOG_SUFFIX, PARTS, Segment, delete_files, pread_blocking
 from strandline.proto.errors import StorageError, StrandlineError
 from strandline.proto.marks import mark
 
@@ -156,7 +156,7 @@ def finish_swaps(disk: Disk, directory: str, names: list[str]) -> bool:
         end = base
         for _, header in new.headers(0, pread_blocking):
             end = header.next_offset
-        for part in (INDEX_SUFFIX, *PARTS[:1]):  # built anew: what has this name may be of the old segment
+        for part in PARTS[:-1]:  # built anew: what has this name may be of the old segment
             if disk.exists(new.path(part)):
                 disk.unlink(new.path(part))
         for old in sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name))):

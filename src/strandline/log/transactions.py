@@ -30,10 +30,11 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from strandline.log.batch import Buffer, Record, build_batch, decode_records, parse_header
+from strandline.log.batch import BatchHeader, Buffer, Record, build_batch, decode_records, parse_header
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -120,16 +121,18 @@ class OpenTransaction(NamedTuple):
 class AbortedIndex:
     """Aborted transactions whose markers lie in one segment, by rising last offset."""
 
-    __slots__ = ("entries", "written")
+    __slots__ = ("entries", "stale", "written")
 
-    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
-        self.entries = list(entries)
+    def __init__(self, *, stale: bool = False) -> None:
+        self.entries: list[AbortedTransaction] = []
         self.written = 0
         """Entries that the file holds already."""
+        self.stale = stale
+        """There is a file that holds more than `written`."""
 
     @classmethod
-    def parse(cls, data: bytes, base_offset: int, end_offset: int) -> AbortedIndex:
-        """Entries of the file of a segment of [`base_offset`, `end_offset`). Raises ValueError for what cannot be."""
+    def parse(cls, data: bytes, base_offset: int) -> AbortedIndex:
+        """Entries of the file of the segment at `base_offset`. Raises ValueError for what cannot be."""
         if len(data) % ABORTED_ENTRY_BYTES:
             raise ValueError(f"{len(data)} bytes are not whole entries of {ABORTED_ENTRY_BYTES}")
         index = cls()
@@ -138,8 +141,8 @@ class AbortedIndex:
             entry = AbortedTransaction(*fields)
             if version != ENTRY_VERSION:
                 raise ValueError(f"version {version} of an entry is not known, {ENTRY_VERSION} is")
-            if not last < entry.last_offset < end_offset:
-                raise ValueError(f"a marker at offset {entry.last_offset} is not in the segment, or out of order")
+            if entry.last_offset <= last:
+                raise ValueError(f"a marker at offset {entry.last_offset}, which is to be above {last}")
             if entry.producer_id < 0 or not 0 <= entry.first_offset < entry.last_offset:
                 raise ValueError(f"{entry} cannot be")
             if not 0 <= entry.last_stable_offset <= entry.last_offset + 1:
@@ -160,7 +163,13 @@ class AbortedIndex:
         """Forget those whose marker stands at `offset` or after it."""
         keep = bisect_left(self.entries, offset, key=lambda entry: entry.last_offset)
         del self.entries[keep:]
+        self.stale = self.stale or keep < self.written
         self.written = min(self.written, keep)
+
+    @property
+    def waits(self) -> bool:
+        """The file is not what it is to be."""
+        return self.stale or self.written < len(self.entries)
 
     def tail_bytes(self) -> tuple[int, bytes]:
         """Position at which the file ends, and the bytes that must be written there."""
@@ -182,6 +191,48 @@ def overlapping(indexes: Iterator[AbortedIndex], start: int, end: int) -> list[A
             if entry.last_stable_offset >= end:  # whatever began before `end` has ended by then
                 return found
     return found
+
+
+class Outcomes:
+    """How the transactions ended whose batches are met in order of offsets, by who was aborted."""
+
+    __slots__ = ("_coming", "_dead", "_met")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._coming = deque(sorted(aborted, key=lambda one: one.first_offset))
+        self._dead: dict[int, AbortedTransaction] = {}
+        self._met: set[int] = set()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether a batch of a transaction, the next one met, is of one that was aborted."""
+        self._begin(header.last_offset)
+        self._met.add(header.producer_id)
+        dead = self._dead.get(header.producer_id)
+        return dead is not None and header.last_offset < dead.last_offset
+
+    def end(self, header: BatchHeader, marker: Marker) -> tuple[bool, AbortedTransaction | None]:
+        """A marker is the next batch met: whether batches of its transaction were, and the transaction if it is among
+        the aborted ones.
+
+        Raises KafkaError (CORRUPT_MESSAGE) for the commit of an aborted one: no index is believed against a marker.
+        """
+        self._begin(header.last_offset)
+        dead = self._dead.pop(marker.producer_id, None)
+        if dead is not None and (marker.commit or dead.last_offset != header.last_offset):
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                "an index of aborted transactions names one that was not aborted there",
+                producer_id=marker.producer_id,
+                offset=header.base_offset,
+            )
+        is_met = marker.producer_id in self._met
+        self._met.discard(marker.producer_id)
+        return is_met, dead
+
+    def _begin(self, offset: int) -> None:
+        while self._coming and self._coming[0].first_offset <= offset:
+            aborted = self._coming.popleft()
+            self._dead[aborted.producer_id] = aborted
 
 
 class Verification:

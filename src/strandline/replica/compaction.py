@@ -18,7 +18,7 @@ from strandline.log.retention import Cleanable
 from strandline.log.swap import LogChanged
 from strandline.proto.believed import BelievedClock
 from strandline.proto.errors import ConfigError, KafkaError, StorageError
-from strandline.proto.ids import TopicPartition
+from strandline.proto.ids import Offset, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
@@ -216,7 +216,10 @@ class Compactor:
             if plog is None or not _has_closed_segments(partition) or plog in self.uncleanable:
                 continue
             try:
-                found = await plog.find_cleanable(self._clock.now(), partition.high_watermark)
+                stable = plog.last_stable_offset(
+                    Offset(partition.high_watermark)
+                )  # rule C11/compaction-passes-what-is-open
+                found = await plog.find_cleanable(self._clock.now(), stable)
             except (KafkaError, DiskError, FileNotFoundError) as error:
                 self._give_up(partition, plog, error)
                 continue
@@ -282,6 +285,7 @@ class Compactor:
             written_bytes=done.written_bytes,
             records_removed=done.removed,
             tombstones_removed=done.tombstones_removed,
+            markers_removed=done.markers_removed,
             keys=done.keys,
             took_ms=round(took_ms),
         )

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import Unpack
 from uuid import UUID
 
-from strandline.cluster.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
+from strandline.cluster.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit, Unstable
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.context import GroupCounters
+from strandline.cluster.groups.machine import Transaction
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.groups.runtime import CoordinatorRuntime
 from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.metadata.delta import diff
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.controller.metadata.records import PartitionRecord, TopicRecord
-from strandline.log.batch import Record, build_batch
+from strandline.log.batch import BatchFields, Record, build_batch, patch_base_offset_and_epoch
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.log_dirs import LogDirs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.real_disk import RealDisk
+from strandline.log.transactions import Marker, build_marker
 from strandline.proto.believed import BelievedClock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -68,9 +71,11 @@ class OneBroker:
             write_timeout_ms=5_000,
         )
 
-    def elect(self, leader: NodeId, epoch: int, *, change: int = 0, min_isr: int = 1) -> None:
-        """The replicas hear of a leader; the coordinators do with `publish`."""
-        isr = (ME,) if leader == ME else (OTHER, ME)
+    def elect(
+        self, leader: NodeId, epoch: int, *, change: int = 0, min_isr: int = 1, isr: tuple[NodeId, ...] = (ME,)
+    ) -> None:
+        """The replicas hear of a leader; the coordinators do with `publish`. `isr`: where this broker leads."""
+        isr = isr if leader == ME else (OTHER, ME)
         state = PartitionState(
             topic=OFFSETS_TOPIC,
             topic_id=TOPIC_ID,
@@ -114,11 +119,28 @@ class OneBroker:
                 value = found[0][1][0][1]
                 return -1 if value is None else int(value.offset)
 
-    async def commit(self, offset: int) -> ErrorCode:
+    async def stable(self) -> int | Unstable | None:
+        """What is told to who asks for a stable offset."""
         await self.offset()
-        command = CommitOffsets("g", -1, "", None, (OffsetToCommit("t", 0, offset, -1, ""),))
+        found = await self.runtime.ask(0, FetchOffsets("g", (("t", (0,)),), stable=True))
+        value = found[0][1][0][1]
+        return value.offset if isinstance(value, OffsetValue) else value
+
+    async def commit(self, offset: int, transaction: Transaction | None = None) -> ErrorCode:
+        await self.offset()
+        command = CommitOffsets("g", -1, "", None, (OffsetToCommit("t", 0, offset, -1, ""),), transaction=transaction)
         (error,) = await self.runtime.ask(0, command)
         return ErrorCode(error)
+
+    async def commit_in(self, producer_id: int, offset: int, *, epoch: int = 0) -> ErrorCode:
+        """A TxnOffsetCommit, to which the producer's coordinator has nothing to say."""
+        await self.offset()
+        verification = self.runtime.begin_verification(0, producer_id, epoch)
+        return await self.commit(offset, Transaction(producer_id, epoch, verification))
+
+    async def mark(self, producer_id: int, *, commit: bool, epoch: int = 0) -> ErrorCode:
+        """The end of a transaction, by protocol version 1."""
+        return await self.runtime.write_marker(0, Marker(producer_id, epoch, commit, 0), 1)
 
     @property
     def plog(self) -> PartitionLog:
@@ -132,10 +154,25 @@ class OneBroker:
         key, value = offset_record(OffsetKey("g", "t", 0), OffsetValue(offset, -1, "", 0))
         self.replicate_record(key, value, leader_epoch=leader_epoch)
 
-    def replicate_record(self, key: bytes, value: bytes | None, *, leader_epoch: int) -> None:
-        plog = self.plog
-        batch = build_batch([Record(0, 0, key, value)], base_offset=plog.log_end_offset, leader_epoch=leader_epoch)
-        plog.append_as_follower(memoryview(batch))
+    def replicate_record(
+        self, key: bytes, value: bytes | None, *, leader_epoch: int, **fields: Unpack[BatchFields]
+    ) -> None:
+        batch = build_batch([Record(0, 0, key, value)], **fields)
+        self._replicate(batch, leader_epoch)
+
+    def replicate_in(self, producer_id: int, offset: int, *, leader_epoch: int) -> None:
+        """The same of an offset in a transaction."""
+        key, value = offset_record(OffsetKey("g", "t", 0), OffsetValue(offset, -1, "", 0))
+        self.replicate_record(
+            key, value, leader_epoch=leader_epoch, producer_id=producer_id, producer_epoch=0, transactional=True
+        )
+
+    def replicate_marker(self, producer_id: int, *, commit: bool, leader_epoch: int) -> None:
+        self._replicate(build_marker(Marker(producer_id, 0, commit, 0), 0), leader_epoch)
+
+    def _replicate(self, batch: bytearray, leader_epoch: int) -> None:
+        patch_base_offset_and_epoch(batch, 0, self.plog.log_end_offset, leader_epoch)
+        self.plog.append_as_follower(memoryview(batch))
 
     async def close(self) -> None:
         self.runtime.close()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from strandline.chaos.sim.handles import OWNER, ProcessKilled, SimFuture, SimHandle, SimTask
+from strandline.chaos.sim.handles import OWNER, THREAD, ProcessKilled, SimFuture, SimHandle, SimTask
 
 T = TypeVar("T")
 
@@ -206,7 +206,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle._context.run(handle._callback, *handle._args)  # type: ignore[arg-type]
             else:
                 run = partial(handle._context.run, handle._callback, *handle._args)  # type: ignore[arg-type]
-                owner.threads.run_callback(run)
+                owner.threads.run_callback(run, handle._context.get(THREAD))
         except (SystemExit, KeyboardInterrupt):
             raise
         except ProcessKilled:

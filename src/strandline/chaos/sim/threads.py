@@ -109,8 +109,11 @@ class Threads:
         """Let the loop go on, from a caller."""
         self._back.release()
 
-    def run_callback(self, run: Callable[[], None]) -> None:
-        """Run a callback of the process on the loop; sometimes others have their turn in its midst."""
+    def run_callback(self, run: Callable[[], None], thread: object | None) -> None:
+        """Run a callback of the process on the loop; sometimes others have their turn in its midst. What is of a
+        client's `thread` that has ended is called by nobody."""
+        if isinstance(thread, TwinLoop) and thread.is_closed():
+            return
         if not self.callers or self.rng.random() >= _TRACED_SHARE:
             run()
             return
@@ -451,6 +454,7 @@ class TwinLoop:
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
         self._closed = False
+        self._ended = _queue()
         self.thread: TwinThread | None = None
 
     def call_soon_threadsafe(self, callback: Callable[..., Any], *arguments: Any) -> SimHandle:
@@ -470,12 +474,23 @@ class TwinLoop:
         every = asyncio.all_tasks(self._loop)
         return {task for task in every if isinstance(task, SimTask) and task.thread is self}
 
-    def stop(self) -> None:
-        """The loop of the simulation goes on."""
+    def set_exception_handler(self, handler: object) -> None:
+        """Do nothing: the loop of the simulation has one."""
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Close it after this turn, as the thread of a client does then; the loop of the simulation goes on."""
+        self._loop.call_soon(self._close)
+
+    def _close(self) -> None:
         """Nothing is called any more."""
         self._closed = True
+        self._ended.put(None)
+
+    def join(self) -> None:
+        """Return when it is closed."""
+        while not self._closed:
+            self._ended.get()
+        self._ended.put(None)  # for the next one
 
     def is_closed(self) -> bool:
         """Whether it was closed."""
@@ -486,7 +501,8 @@ class TwinThread:
     """The thread of one blocking client, which is the simulation's own."""
 
     def __init__(self, *, target: Any, name: str, daemon: bool) -> None:
-        target.__self__.loop.thread = self
+        self._loop: TwinLoop = target.__self__.loop
+        self._loop.thread = self
         self.name = name
         self.daemon = daemon
 
@@ -494,7 +510,8 @@ class TwinThread:
         """Do nothing: it runs already."""
 
     def join(self) -> None:
-        """Do nothing: it runs on."""
+        """Return when it has ended."""
+        self._loop.join()
 
 
 class _Threading:

@@ -245,13 +245,13 @@ def _refuse_threads_of_clients(here: int, undo: ExitStack) -> None:
     """The blocking client would wait for nodes that its thread cannot reach: until its timeouts, in real seconds."""
     init = LoopThread.__init__
 
-    def refuse(self: LoopThread, name: str) -> None:
+    def refuse(self: LoopThread, *arguments: Any, **named: Any) -> None:
         if threading.get_ident() == here:
             raise RuntimeError(
                 "the blocking strandline.client has a thread of its own, which virtual time does not reach: in a "
                 "simulated run use strandline.client.aio; strandline_cluster takes any client"
             )
-        init(self, name)
+        init(self, *arguments, **named)
 
     LoopThread.__init__ = refuse  # type: ignore[method-assign]
     undo.callback(setattr, LoopThread, "__init__", init)

@@ -168,9 +168,15 @@ class ProducerCore:
             raise ClientTimeout(f"not everything was acknowledged within {timeout_s} s", trouble) from None
 
     async def close(self) -> None:
-        """Stop at once; what has no acknowledgement yet fails with ClosedError."""
+        """Stop at once; what has no acknowledgement yet fails with ClosedError, though the caller is cancelled."""
+        self.end()  # rule B43/a-cancelled-close-answers-nobody
         await self.sender.close()
         await self._session.close()
+
+    def end(self) -> None:
+        """Fail what has no acknowledgement, and close the connections, without a wait. Idempotent."""
+        self.sender.end()
+        self._session.drop()
 
     @staticmethod
     def _checked(view: TopicView, partition: int, chosen_by: object) -> TopicPartition:

@@ -17,6 +17,8 @@ from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
+from strandline.log.transactions import Verification
+from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
 from strandline.replica.manager import ReplicaManager
 
@@ -71,6 +73,14 @@ class GroupCoordinator(Coordinator[GroupShard]):
         """As of every coordinator; `key` is the group id."""
         patient = patient or isinstance(command, FetchOffsets)  # rule B34/elected-anew-it-denies-offsets
         return await super().ask(key, command, asked_ms=asked_ms, patient=patient)
+
+    async def begin_verification(
+        self, group_id: str, producer_id: int, producer_epoch: int
+    ) -> tuple[TopicPartition, Verification | None]:
+        """The partition that has the group, and `CoordinatorRuntime.begin_verification` of it. Raises KafkaError."""
+        partition = await self._named_for(group_id, self._clock.monotonic_ms(), patient=False)
+        verification = self.runtime.begin_verification(partition, producer_id, producer_epoch)
+        return TopicPartition(OFFSETS_TOPIC, partition), verification
 
 
 def _topics_grew(delta: MetadataDelta, image: MetadataImage) -> bool:

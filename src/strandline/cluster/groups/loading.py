@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from strandline.cluster.groups.machine import Shard
 from strandline.log.batch import Record as LogRecord
 from strandline.log.batch import decode_records, iter_batches
+from strandline.log.transactions import read_marker
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -92,7 +93,13 @@ async def replay_log(replicas: ReplicaManager, tp: TopicPartition, leader_epoch:
         if found.error is not ErrorCode.NONE:
             raise KafkaError(found.error, found.message)
         for header, batch in iter_batches(found.data):
-            if not header.is_control:
+            if header.is_control:
+                marker = read_marker(batch)
+                if marker is not None:  # rule C17/loading-passes-over-markers
+                    latest.end(marker.producer_id, commit=marker.commit)
+            elif header.is_transactional:  # rule C17/pending-offsets-count-where-they-are-loaded
+                latest.take_pending(decode_records(batch), header.producer_id)
+            else:
                 latest.take(decode_records(batch))
         offset = found.next_offset
         await asyncio.sleep(0)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from strandline.log.transactions import Verification
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.keyed_record import Record
@@ -44,7 +45,7 @@ class Transaction(NamedTuple):
 
     producer_id: int
     producer_epoch: int
-    verification: Any = None
+    verification: Verification | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,6 +3,7 @@
     leadership gained   load: replay the log to its end, wait until all of it is committed, then serve
     a command           the shard's `handle`; its writes are appended with acks=all and replayed into memory at once;
                         the reply goes out when the high watermark has passed them
+    a marker            appended as a write, and takes effect in the shard at once
     a write is refused  nothing stands in the log, so nothing was replayed: there is nothing to undo
     leadership lost     drop the shard; requests that wait get NOT_COORDINATOR, and clients find the new coordinator
 
@@ -34,6 +35,8 @@ from strandline.cluster.groups.machine import (
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.batch import RecordBatchBuilder
+from strandline.log.partition_log import PartitionLog
+from strandline.log.transactions import Marker, Verification
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
@@ -42,10 +45,13 @@ from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
 from strandline.proto.timers import Deadlines, Ticket
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.partition import Append
+from strandline.replica.partition import Append, AppendDone
 from strandline.replica.states import ACKS_ALL
 
 log = structlog.get_logger("strandline.coordinator")
+
+NO_SEQUENCE = -1
+"""Of a coordinator's batch in the transaction of a producer."""
 
 WRITE_GRANULARITY_MS = 100.0
 TICK_MS_MIN = 1.0
@@ -342,6 +348,60 @@ class CoordinatorRuntime(Generic[S]):
     def _now(self) -> Now:
         return self._replicas.believed.now()
 
+    # Transactions of producers
+
+    def begin_verification(self, partition: int, producer_id: int, producer_epoch: int) -> Verification | None:
+        """Permission to be asked of the producer's coordinator, before its first records go to this partition; None
+        where its transaction is open there. Raises KafkaError as `ask`, and INVALID_PRODUCER_EPOCH."""
+        self.serving(partition)
+        log = self._log(partition)
+        if log is None:
+            raise not_coordinator()
+        return log.begin_verification(producer_id, producer_epoch, NO_SEQUENCE, begins_at_0=False)
+
+    def end_verification(self, partition: int, verification: Verification) -> None:
+        """The producer's coordinator has refused it for good."""
+        log = self._log(partition)
+        if log is not None:
+            log.end_verification(verification)
+
+    def _log(self, partition: int) -> PartitionLog | None:
+        replica = self._replicas.partition(TopicPartition(self.topic, partition))
+        return None if replica is None else replica.log
+
+    async def write_marker(self, partition: int, marker: Marker, transaction_version: int) -> ErrorCode:
+        """Write the marker that ends a producer's transaction. It takes effect in the shard at once, as records do, and
+        is answered when it is committed (KAFKA-17507).
+
+        A shard that is being loaded takes none: it would be behind what is read, and the transaction open for ever
+        (redpanda#6423). Errors: as `ask` raises them, and those of `ReplicaManager.append_marker`.
+        """
+        try:
+            hosted = self.serving(partition)  # rule C17/marker-taken-while-loading
+            answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+            hosted.waiting[answer] = None
+            write = Write((), lambda outcome, _now: self._reply(hosted, answer, outcome.error))
+            try:
+                self._step(hosted, lambda: self._append_marker(hosted, write, marker, transaction_version))
+                return await answer
+            finally:
+                hosted.waiting.pop(answer, None)
+        except KafkaError as error:
+            return error.code
+
+    def _append_marker(self, hosted: Hosted[S], write: Write, marker: Marker, transaction_version: int) -> Effects:
+        tp = TopicPartition(self.topic, hosted.partition)
+
+        def append(done: AppendDone) -> Append | None:
+            return self._replicas.append_marker(tp, marker, transaction_version, done)
+
+        def replay() -> None:
+            # rule C17/marker-that-the-group-does-not-hear-of
+            hosted.shard.replay_marker(marker.producer_id, marker.commit)
+
+        self._append(hosted, write, append, replay)
+        return Effects()
+
     # Steps of shards
 
     def _step(self, hosted: Hosted[S], step: Callable[[], Effects]) -> None:
@@ -381,10 +441,38 @@ class CoordinatorRuntime(Generic[S]):
 
     def _write(self, hosted: Hosted[S], write: Write) -> None:
         builder = RecordBatchBuilder()
-        now = self._now()
+        wall_ms = self._now().wall_ms
         for record in write.records:
-            builder.append(now.wall_ms, record.key, record.value)
-        batch = memoryview(builder.build())
+            builder.append(wall_ms, record.key, record.value)
+        tp, transaction = TopicPartition(self.topic, hosted.partition), write.transaction
+        shard, verification = hosted.shard, None
+        if transaction is None:
+            batch = memoryview(builder.build())
+        else:
+            producer_id, epoch, verification = transaction
+            # The sequence is the producer's own, and numbers what it writes to other partitions itself.
+            batch = memoryview(builder.build(producer_id=producer_id, producer_epoch=epoch, transactional=True))
+
+        def append(done: AppendDone) -> Append | None:
+            return self._replicas.append(tp, batch, ACKS_ALL, done, verification)
+
+        def replay() -> None:
+            for record in write.records if write.replay else ():
+                if transaction is not None:  # rule C17/pending-offset-counts-at-once
+                    shard.replay_pending(record, transaction.producer_id)
+                else:
+                    shard.replay(record)
+
+        self._append(hosted, write, append, replay)
+
+    def _append(
+        self,
+        hosted: Hosted[S],
+        write: Write,
+        append: Callable[[AppendDone], Append | None],
+        replay: Callable[[], None],
+    ) -> None:
+        """Append as `append` does it; what stands in the log then, is taken into memory by `replay`."""
         pending = _Pending(hosted, write, self._write_expired)
         at_once: list[Append] = []
         synchronous = True
@@ -395,17 +483,15 @@ class CoordinatorRuntime(Generic[S]):
             else:
                 self._write_ended(pending, outcome)
 
-        tp = TopicPartition(self.topic, hosted.partition)
-        pending.append = self._replicas.append(tp, batch, ACKS_ALL, done)
+        pending.append = append(done)
         synchronous = False
         in_log = not at_once or at_once[0].base_offset >= 0
-        if in_log and write.replay:  # rule C8/coordinator-applies-refused-writes
-            for record in write.records:
-                hosted.shard.replay(record)
+        if in_log:  # rule C8/coordinator-applies-refused-writes
+            replay()
         if at_once:
             outcome = WriteOutcome(at_once[0].error, in_log)
             self._look_anew_after(hosted, outcome.error)
-            self._carry_out(hosted, hosted.shard.ended(write, outcome, now))
+            self._carry_out(hosted, hosted.shard.ended(write, outcome, self._now()))
             self._tell_late(hosted, write, pending.append, outcome)
         else:
             hosted.pending[pending] = None

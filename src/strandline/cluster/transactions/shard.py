@@ -31,10 +31,11 @@ from strandline.cluster.transactions.commands import (
 )
 from strandline.cluster.transactions.config import TransactionConfig
 from strandline.cluster.transactions.endings import BY_EPOCH, BY_STATE, Ending
+from strandline.controller.metadata.features import TRANSACTION_TOPIC
 from strandline.log.transactions import Marker
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import LeaderEpoch
 from strandline.proto.kafka.fields import read_int16
 from strandline.proto.kafka.keyed_record import Record
@@ -103,6 +104,13 @@ class TransactionShard:
             self._values.pop(transactional_id, None)
         else:
             self._values[transactional_id] = TRANSACTION.read(record.value)
+
+    def replay_pending(self, record: Record, producer_id: int) -> None:
+        """No producer writes to this topic. Raises ProtocolError."""
+        raise ProtocolError(f"a record of {TRANSACTION_TOPIC} in a transaction of producer {producer_id}")
+
+    def replay_marker(self, producer_id: int, commit: bool) -> None:
+        """Nothing was pending."""
 
     def loaded(self, now: Now) -> Effects:
         """What was decided is carried out: no coordinator before this one is known to have done it."""

@@ -179,7 +179,7 @@ class PartitionScan:
                 self._add(name, Kind.SNAPSHOT, f"it is of the state at offset {offset}, and knows of offset {beyond}")
                 continue
             self._snapshot = name
-            self._rows = {row.last_offset: row for row in rows if row.last_offset >= 0}
+            self._rows = {row.last_offset: row for row in rows if row.last_sequence >= 0}
 
     # ------------------------------------------------------------------ segments
 

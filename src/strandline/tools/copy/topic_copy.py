@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
-from strandline.client.loop_thread import LoopThread
+from strandline.client.loop_thread import LoopThread, end_unless
 from strandline.client.settings import ProducerSettings
 from strandline.proto.system import SystemClock
 from strandline.tools.copy.engine import Engine
@@ -101,8 +101,9 @@ class TopicCopy:
         self._clock = SystemClock()
         self._start_ms = self._clock.monotonic_ms()
         self._task: asyncio.Task[None] | None = None
-        self._thread = LoopThread("strandline-copy")
+        made: list[LoopThread] = []
         try:
+            self._thread = LoopThread("strandline-copy", made)
             self._engine = self._thread.call(
                 lambda: Engine(
                     bootstrap, source, target, group=self._group,
@@ -112,7 +113,7 @@ class TopicCopy:
                 )
             )  # fmt: skip
         except BaseException:
-            self._thread.stop(self._ended)
+            end_unless(made, None)
             raise
 
     def run(self) -> CopyResult:

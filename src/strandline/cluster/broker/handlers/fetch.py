@@ -285,8 +285,7 @@ class Fetch:
             else:
                 self._take(result, outcome)
                 # The object store has it, and was too slow: no watermark wakes this fetch when it comes.
-                end = outcome.last_stable_offset if self._read_committed else outcome.high_watermark
-                self._is_short |= not outcome.data and outcome.next_offset < end
+                self._is_short |= not outcome.data and outcome.next_offset < outcome.high_watermark
             finally:
                 self._charge(Account.FETCH, -limits["max_bytes"])
             if self._ended:
@@ -325,6 +324,7 @@ class Fetch:
             self._size += len(data)
             if outcome.aborted:  # one that goes on behind what was read before is named once
                 aborted = [(one.producer_id, one.first_offset) for one in outcome.aborted]
+                # rule C13/aborted-twice
                 result.aborted = tuple(dict.fromkeys((*result.aborted, *aborted)))
 
     def _answer_or_wait(self, just_read: list[FetchedPartition]) -> Steps[None]:
@@ -359,18 +359,15 @@ class Fetch:
             self.woken(wake)
             return
         replicas = self._shared.replicas
+        # rule C13/open-transactions-wake-fetches
         watch = replicas.on_last_stable_offset if self._read_committed else replicas.on_high_watermark
         wake.withdraw = watch(result.tp, wake.risen)
         self._wakes.append(wake)
 
     def _has_more(self, result: FetchedPartition) -> bool:
-        """True if there is more to read since the read, some turns ago, or it is hosted no more."""
+        """True if the high watermark has risen since the read, some turns ago, or it is hosted no more."""
         partition = None if result.tp is None else self._shared.replicas.partition(result.tp)
-        if partition is None:
-            return True
-        if self._read_committed:
-            return partition.last_stable_offset > result.last_stable_offset
-        return partition.high_watermark > result.high_watermark
+        return partition is None or partition.high_watermark > result.high_watermark
 
     def _may_wait(self) -> bool:
         """True if there is room to remember the request while it waits; else it is answered at once, with what there
