@@ -98,7 +98,9 @@ def test_the_coordinators_of_partitions_that_are_made_late() -> None:
             for live in cluster.nodes()
             for one in cluster.replicas(live)
         )
-        return sum(len(list(broker.groups.runtime.hosted())) for broker in nodes if broker is not None), led
+        return sum(
+            len(list(broker.coordinators.groups.runtime.hosted())) for broker in nodes if broker is not None
+        ), led
 
     async def story() -> None:
         for name in cluster.names:

@@ -15,11 +15,12 @@ CONFIG = {"name": "retention.ms", "value": "1", "config_operation": 0}
 
 
 class Things(NamedTuple):
-    """What a request is about: a topic by its name and its id, a group, a broker."""
+    """What a request is about: a topic by its name and its id, a group, a transactional id."""
 
     topic: str
     topic_id: UUID
     group: str
+    transactional_id: str = "tx"
 
 
 Values = Callable[[Things], dict[str, Any]]
@@ -88,6 +89,23 @@ class Ask(NamedTuple):
     since: int = 0
 
 
+def _adds(t: Things) -> dict[str, Any]:
+    """A transaction of a client (versions 0 to 3), and of a broker."""
+    topics = [{"name": t.topic, "partitions": (0,)}]
+    client = {
+        "v3_and_below_transactional_id": t.transactional_id,
+        "v3_and_below_producer_id": 1,
+        "v3_and_below_producer_epoch": 0,
+        "v3_and_below_topics": topics,
+    }
+    broker = {**_transaction(t), "verify_only": True, "topics": topics}
+    return {**client, "transactions": [broker]}
+
+
+def _transaction(t: Things) -> dict[str, Any]:
+    return {"transactional_id": t.transactional_id, "producer_id": 1, "producer_epoch": 0}
+
+
 REQUESTS: list[Ask] = [
     Ask(Api.PRODUCE, _produce),
     Ask(Api.FETCH, _fetch),
@@ -119,10 +137,18 @@ REQUESTS: list[Ask] = [
     Ask(Api.CREATE_ACLS, lambda t: _acl()),
     Ask(Api.DELETE_ACLS, lambda t: _acl()),
     Ask(Api.INIT_PRODUCER_ID, lambda t: {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}),
-    Ask(Api.INIT_PRODUCER_ID, lambda t: {"transactional_id": "tx"}),
+    Ask(Api.INIT_PRODUCER_ID, lambda t: {"transactional_id": t.transactional_id}),
+    Ask(Api.ADD_PARTITIONS_TO_TXN, _adds),
+    Ask(Api.ADD_OFFSETS_TO_TXN, lambda t: {**_transaction(t), "group_id": t.group}),
+    Ask(Api.END_TXN, lambda t: {**_transaction(t), "committed": True}),
+    Ask(Api.DESCRIBE_TRANSACTIONS, lambda t: {"transactional_ids": (t.transactional_id,)}),
+    Ask(Api.LIST_TRANSACTIONS, lambda t: {"state_filters": (), "producer_id_filters": ()}),
     Ask(Api.DESCRIBE_PRODUCERS, lambda t: {"topics": [{"name": t.topic, "partition_indexes": (0,)}]}),
     Ask(Api.FIND_COORDINATOR, lambda t: {"key": t.group, "coordinator_keys": (t.group,), "key_type": 0}),
-    Ask(Api.FIND_COORDINATOR, lambda t: {"key": "tx", "coordinator_keys": ("tx",), "key_type": 1}),
+    Ask(
+        Api.FIND_COORDINATOR,
+        lambda t: {"key": t.transactional_id, "coordinator_keys": (t.transactional_id,), "key_type": 1},
+    ),
     # Before the heartbeat, which makes it a group of the other protocol.
     Ask(Api.DESCRIBE_GROUPS, lambda t: {"groups": (t.group,), "include_authorized_operations": True}),
     Ask(Api.JOIN_GROUP, _group(**JOIN)),

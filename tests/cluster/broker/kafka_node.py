@@ -29,11 +29,16 @@ from strandline.cluster.node.settings import DERIVED_SETTINGS
 from strandline.cluster.security.plain import PlainUsers
 from strandline.cluster.security.sasl import Mechanisms, SaslSettings
 from strandline.cluster.security.tls_door import ListenerTls
+from strandline.cluster.transactions.config import TransactionConfig
+from strandline.cluster.transactions.marker_writes import MarkerWriter
+from strandline.cluster.transactions.markers import MarkerSender
+from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
+from strandline.cluster.transactions.verification import Verifier
 from strandline.controller import api, broker_api, operations
 from strandline.controller.machine import brokers, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.features import OWN_LEVELS
+from strandline.controller.metadata.features import OWN_LEVELS, level_records
 from strandline.controller.metadata.image import MetadataImage, topic_resource
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumDescription, ReplicaDescription
@@ -43,7 +48,8 @@ from strandline.log.log_dirs import LogDirs
 from strandline.log.real_disk import RealDisk
 from strandline.proto.acls import AclBinding, AclFilter, Operation, ResourceKind
 from strandline.proto.believed import BelievedClock
-from strandline.proto.ids import Endpoint, NodeId, TopicIdPartition
+from strandline.proto.errors import FatalError
+from strandline.proto.ids import Endpoint, NodeId, ProducerId, TopicIdPartition, TopicPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcServer, RpcUnavailable, Stream, StreamHandler, UnaryHandler
 from strandline.proto.system import SystemClock
@@ -102,6 +108,8 @@ class MachineController:
         self.state = MachineState(MetadataImage(CLUSTER_ID), resolver, random.Random(1), MachineSettings(), 0.0)
         self.replicas: ReplicaManager | None = None
         self.groups: GroupCoordinator | None = None
+        self.transactions: TransactionCoordinator | None = None
+        self.markers: MarkerSender | None = None
         self.broker: Broker | None = None
         self.blocks = 0
         self.gate: Callable[[], Awaitable[None]] | None = None
@@ -130,8 +138,9 @@ class MachineController:
             for number in before.topic_by_id[topic_id].partitions
         ]
         self.replicas.apply(changed, gone, {})
-        if self.groups is not None:
-            self.groups.on_metadata(delta, self.image)
+        for coordinator in (self.groups, self.transactions, self.markers):
+            if coordinator is not None:
+                coordinator.on_metadata(delta, self.image)
         if self.broker is not None:
             self.broker.on_metadata(delta, self.image)
 
@@ -160,6 +169,7 @@ class MachineController:
             listeners={LISTENER: endpoint},
             internal=Endpoint("127.0.0.1", 1),
             rack=rack,
+            features=broker_api.told(OWN_LEVELS),
         )
         self.run(brokers.register_broker(self.state, request, self.offset + 1, 0.0))
         epoch = self.image.brokers[node_id].broker_epoch
@@ -279,7 +289,30 @@ class KafkaNode:
             clock=clock,
             rng=random.Random(3),
         )
-        self.replicas.on_hosted(self.groups.runtime.on_hosted)  # as a node does: logs may be made some turns later
+        writer = MarkerWriter(self.replicas, self.groups.runtime, self.failed)
+        self.markers = self.controller.markers = MarkerSender(
+            ME,
+            broker_epoch=lambda: self.controller.image.brokers[ME].broker_epoch,
+            image=lambda: self.controller.image,
+            writer=writer,
+            rpc=NoNetwork(),
+            clock=clock,
+            report=self.failed,
+        )
+        self.transactions = self.controller.transactions = TransactionCoordinator(
+            TransactionConfig({"transaction.state.log.num.partitions": 4, "transaction.state.log.min.isr": 1}),
+            settle_ms=0,
+            image=lambda: self.controller.image,
+            replicas=self.replicas,
+            controller=self.controller,
+            clock=clock,
+            markers=self.markers,
+            new_producer_id=self.new_producer_id,
+        )
+        self.verifier = Verifier(
+            ME, coordinator=self.transactions, image=lambda: self.controller.image, rpc=NoNetwork()
+        )
+        self.replicas.on_hosted(self.hosted)  # as a node does: logs may be made some turns later
         self.authorizer = ChosenAuthorizer()
         self.broker = self.controller.broker = Broker(
             BrokerParts(
@@ -288,6 +321,9 @@ class KafkaNode:
                 image=lambda: self.controller.image,
                 replicas=self.replicas,
                 groups=self.groups,
+                transactions=self.transactions,
+                verifier=self.verifier,
+                marker_writer=writer,
                 controller=self.controller,
                 quorum=OneVoter(),
                 configs=resolver,
@@ -301,14 +337,26 @@ class KafkaNode:
         )
         self.listener = KafkaListener(self.broker, name=LISTENER, endpoint=Endpoint("127.0.0.1", 0), config=listener)
 
+    def failed(self, error: BaseException) -> None:
+        self.fatal.append(FatalError(repr(error)))
+
+    async def new_producer_id(self) -> ProducerId:
+        return await self.broker.next_producer_id()
+
+    def hosted(self, tp: TopicPartition) -> None:
+        self.groups.runtime.on_hosted(tp)
+        self.transactions.runtime.on_hosted(tp)
+
     @property
     def fetch_sessions(self) -> int:
         return len(self.broker.handlers.of(FetchHandler).sessions)
 
-    async def start(self) -> None:
+    async def start(self, transactions: int = 0) -> None:
+        """`transactions`: the level of transaction.version."""
         await self.listener.start()
         self.replicas.start()
-        self.controller.commit([MetadataVersionRecord(1)])
+        levels = {"transaction.version": transactions} if transactions else {}
+        self.controller.commit(level_records(2, levels) if levels else [MetadataVersionRecord(1)])
         self.controller.start_broker(ME, self.listener.endpoint, rack="a")
 
     def sasl_door(self, settings: SaslSettings, plain: Mapping[str, str]) -> ListenerSasl:
@@ -319,6 +367,7 @@ class KafkaNode:
     async def stop(self) -> None:
         await self.listener.close()
         self.broker.close()
+        self.markers.close()
         await self.replicas.close(clean=True)
         self.log_dir.close(None)
         assert not self.fatal
@@ -344,13 +393,14 @@ async def kafka_node(
     tls: ListenerTls | None = None,
     sasl: SaslSettings | None = None,
     plain: Mapping[str, str] | None = None,
+    transactions: int = 0,
 ) -> AsyncIterator[KafkaNode]:
     """A started node; at the end nothing may be left of connections, sessions or charged memory."""
     node = KafkaNode(path, service or BrokerConfig(), listener or ListenerConfig(), static or {}, settings or {})
     node.listener.tls = tls
     if sasl is not None:
         node.listener.sasl = node.sasl_door(sasl, plain or {})
-    await node.start()
+    await node.start(transactions)
     try:
         yield node
     finally:

@@ -14,6 +14,7 @@ from kafka_node import KafkaNode, kafka_node
 from kafka_wire import KafkaClient, connect
 from test_groups_wire import commit, found
 from test_kafka_produce import batch, produced
+from test_transactions_wire import add, begun
 
 from strandline.cluster.broker.request import Action, RequestContext
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
@@ -58,8 +59,9 @@ async def a_node_with_things(node: KafkaNode, client: KafkaClient) -> Things:
     member = {"member_id": "m", "member_epoch": 0, "rebalance_timeout": 60_000, "topic_partitions": ()}
     joined = {**member, "group_id": "hidden-members", "subscribed_topic_names": ("hidden-topic",)}
     assert (await client.ask("consumer_group_heartbeat", 1, **joined)).assignment.topic_partitions
+    assert await add(client, await begun(client, "hidden-tx"), ("hidden-topic", 0), name="hidden-tx") == [0]
     node.authorizer.chosen = Recording(node)
-    return Things("hidden-topic", topic_id, "hidden-group")
+    return Things("hidden-topic", topic_id, "hidden-group", "hidden-tx")
 
 
 async def answers(node: KafkaNode, api: Api, version: int, values: Values, about: Things) -> str:
@@ -72,7 +74,7 @@ async def answers(node: KafkaNode, api: Api, version: int, values: Values, about
 
 
 def without_names(answer: str, things: Things) -> str:
-    for number, name in enumerate((things.topic, str(things.topic_id), things.group)):
+    for number, name in enumerate((things.topic, str(things.topic_id), things.group, things.transactional_id)):
         answer = answer.replace(name, f"<{number}>")
     return answer
 
@@ -91,7 +93,7 @@ def test_a_principal_with_nothing_learns_and_changes_nothing(tmp_path: Path) -> 
     about, nothing is written, and each answer that has a place for it says that something is denied."""
 
     async def main() -> None:
-        options: dict[str, Any] = {"static": {"auto.create.topics.enable": "true"}}
+        options: dict[str, Any] = {"static": {"auto.create.topics.enable": "true"}, "transactions": 2}
         async with kafka_node(tmp_path, **options) as node, connect(node.listener.endpoint) as client:
             things = await a_node_with_things(node, client)
             before = (node.controller.offset, log_ends(node))
@@ -103,7 +105,7 @@ def test_a_principal_with_nothing_learns_and_changes_nothing(tmp_path: Path) -> 
                     assert seen == without_names(await answers(node, api, version, values, ABSENT), ABSENT), where
                 assert not any(secret in seen for secret in ("hidden", "4711", str(things.topic_id))), where
                 assert (node.controller.offset, log_ends(node)) == before, where
-            assert set(node.controller.image.topics) == {"hidden-topic", "__consumer_offsets"}
+            assert set(node.controller.image.topics) == {"hidden-topic", "__consumer_offsets", "__transaction_state"}
 
     asyncio.run(main())
 
@@ -118,7 +120,7 @@ def test_the_table_says_what_every_api_asks(tmp_path: Path) -> None:
     one that may describe and do enough to be asked the rest."""
 
     async def main() -> None:
-        options: dict[str, Any] = {"static": {"auto.create.topics.enable": "true"}}
+        options: dict[str, Any] = {"static": {"auto.create.topics.enable": "true"}, "transactions": 2}
         async with kafka_node(tmp_path, **options) as node, connect(node.listener.endpoint) as client:
             things = await a_node_with_things(node, client)
             authorizer = node.authorizer.chosen
@@ -135,9 +137,10 @@ def test_the_table_says_what_every_api_asks(tmp_path: Path) -> None:
 
 async def ask_all(node: KafkaNode, things: Things) -> None:
     """The newest version of each request, about what exists and what does not; of Metadata the last that tells of the
-    cluster's operations too."""
+    cluster's operations too, and of AddPartitionsToTxn the last that is of clients."""
+    older = {Api.METADATA: 10, Api.ADD_PARTITIONS_TO_TXN: 3}
     for api, values, _ in REQUESTS:
-        for version in {APIS[api].last, 10} if api is Api.METADATA else {APIS[api].last}:
+        for version in {APIS[api].last, older.get(api, APIS[api].last)}:
             for about in (things, things._replace(group="hidden-members"), ABSENT):
                 await answers(node, api, version, values, about)
 
@@ -155,6 +158,7 @@ ENOUGH = [
     *may(ResourceKind.TOPIC, Operation.DESCRIBE, name="absent-topic"),
     *may(ResourceKind.TOPIC, Operation.CREATE, name="made"),
     *may(ResourceKind.GROUP, Operation.DESCRIBE, Operation.READ, Operation.DELETE),
+    *may(ResourceKind.TRANSACTIONAL_ID, Operation.DESCRIBE, Operation.WRITE),
     *may(ResourceKind.CLUSTER, Operation.DESCRIBE, name="kafka-cluster"),
 ]
 

@@ -35,6 +35,10 @@ CHANGE_NOTHING = {
         Api.LIST_GROUPS,
         Api.CONSUMER_GROUP_HEARTBEAT,
         Api.INIT_PRODUCER_ID,
+        Api.ADD_PARTITIONS_TO_TXN,
+        Api.ADD_OFFSETS_TO_TXN,
+        Api.END_TXN,
+        Api.LIST_TRANSACTIONS,
     ),
     *(api for api in Api if api.name.startswith("DESCRIBE_") or api.name.endswith("_DESCRIBE")),
 }

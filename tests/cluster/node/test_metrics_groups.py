@@ -21,7 +21,7 @@ def test_lags_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
         hosted=lambda: [SimpleNamespace(phase=Phase.SERVING, shard=shard)], partition_load_ms_max=0.0
     )
     broker = SimpleNamespace(
-        groups=SimpleNamespace(runtime=runtime, counters=GroupCounters()),
+        coordinators=SimpleNamespace(groups=SimpleNamespace(runtime=runtime, counters=GroupCounters())),
         replicas=SimpleNamespace(partition=lambda _where: SimpleNamespace(high_watermark=10, log_start_offset=0)),
     )
     told = {family.name: family for family in metrics_groups.of_groups(cast(Any, broker))}
@@ -43,7 +43,8 @@ def test_what_expired_unread_is_told_where_it_is_known() -> None:
         TopicPartition("t", 1): SimpleNamespace(high_watermark=10, log_start_offset=0),
     }
     broker = SimpleNamespace(
-        groups=SimpleNamespace(runtime=runtime, counters=GroupCounters()), replicas=SimpleNamespace(partition=here.get)
+        coordinators=SimpleNamespace(groups=SimpleNamespace(runtime=runtime, counters=GroupCounters())),
+        replicas=SimpleNamespace(partition=here.get),
     )
     told = {family.name: family for family in metrics_groups.of_groups(cast(Any, broker))}
     samples = told["strandline_records_expired_unread"].samples

@@ -24,7 +24,7 @@ SEGMENTS = 4
 
 
 def write(log: PartitionLog) -> None:
-    """Two batches of two records by each of a few producers, in several epochs, and transactions whose markers come later."""
+    """Two batches of two records by each of a few producers, in several epochs, and transactions with later markers."""
     for segment in range(SEGMENTS):
         for producer, transactional in ((1, False), (2, False), (10 + segment, True)):
             epoch = segment // 2

@@ -46,7 +46,9 @@ from strandline.cluster.broker.request import AllowAll, Authorizer, Connection
 from strandline.cluster.broker.restored_topics import FindTiers
 from strandline.cluster.broker.table import APIS, served_by
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.cluster.transactions.marker_writes import MarkerWriter
 from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
+from strandline.cluster.transactions.verification import Verifier
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
@@ -68,6 +70,8 @@ class BrokerParts:
 
     Attributes:
         image: the newest metadata image; the same call may see another one after an `await`.
+        verifier: asks the coordinator of a transactional id, wherever it is.
+        marker_writer: ends transactions in the partitions that this broker leads.
         broker_epoch: of this process's registration, -1 before it.
         authorizer: by default everybody may do everything.
         supported: the levels of features that this node's build knows.
@@ -80,6 +84,8 @@ class BrokerParts:
     replicas: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    verifier: Verifier
+    marker_writer: MarkerWriter
     controller: ControllerChannel
     quorum: QuorumView
     configs: ConfigResolver

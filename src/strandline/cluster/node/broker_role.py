@@ -11,11 +11,11 @@ from strandline.cluster.broker.audit import Audit
 from strandline.cluster.broker.broker import Broker, BrokerParts
 from strandline.cluster.broker.config import StaticSetting
 from strandline.cluster.broker.listener import KafkaListener
-from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.node.audit_trail import audit_partitions_of, audit_trail_of
 from strandline.cluster.node.authorization import authorizer_of
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_security import listener_setting
+from strandline.cluster.node.coordinators import Coordinators
 from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.replica_feed import (
     ReplicaFeed,
@@ -32,10 +32,6 @@ from strandline.cluster.node.replica_feed import (
 from strandline.cluster.node.sasl import NodeSasl
 from strandline.cluster.node.settings import DERIVED_SETTINGS
 from strandline.cluster.node.tiered import NodeTier
-from strandline.cluster.transactions.marker_writes import MarkerWriter
-from strandline.cluster.transactions.markers import MarkerSender
-from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
-from strandline.cluster.transactions.verification import Verifier
 from strandline.controller.broker_api import RegisterBrokerRequest, told
 from strandline.controller.broker_session import BrokerSession
 from strandline.controller.channel import ControllerChannel
@@ -44,7 +40,7 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import METADATA_FEATURE
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.disk import DiskError
-from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, ProducerId, TopicPartition
+from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, ProducerId
 from strandline.proto.ports import UnaryHandler
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
@@ -88,37 +84,13 @@ class BrokerRole:
             on_change=self._tell_controller,
             tier=None if self.tier is None else self.tier.parts,
         )
-        self.groups = GroupCoordinator(
-            config.groups,
-            image=lambda: node.publisher.image,
-            replicas=self.replicas,
-            controller=self.channel,
-            clock=node.clock,
-            rng=node.rng,
-        )
-        self._marker_writer = MarkerWriter(self.replicas, self.groups.runtime, node.fatal)
-        self.markers = MarkerSender(
-            config.node,
+        self.coordinators = Coordinators(
+            node,
+            self.replicas,
+            self.channel,
             broker_epoch=lambda: self.session.broker_epoch,
-            image=lambda: node.publisher.image,
-            writer=self._marker_writer,
-            rpc=node.rpc,
-            clock=node.clock,
-            report=node.fatal,
-        )
-        self.transactions = TransactionCoordinator(
-            config.transactions,
-            image=lambda: node.publisher.image,
-            replicas=self.replicas,
-            controller=self.channel,
-            clock=node.clock,
-            markers=self.markers,
             new_producer_id=self._new_producer_id,
         )
-        self._verifier = Verifier(
-            config.node, coordinator=self.transactions, image=lambda: node.publisher.image, rpc=node.rpc
-        )
-        self.replicas.on_hosted(self._hosted)
         self._feeding = False
         self._audit_partitions = audit_partitions_of(node, self.replicas, self.channel)
         self.audit_trail = audit_trail_of(config, self._audit_partitions, node.clock, node.believed)
@@ -131,8 +103,10 @@ class BrokerRole:
                 config=config.broker,
                 image=lambda: node.publisher.image,
                 replicas=self.replicas,
-                groups=self.groups,
-                transactions=self.transactions,
+                groups=self.coordinators.groups,
+                transactions=self.coordinators.transactions,
+                verifier=self.coordinators.verifier,
+                marker_writer=self.coordinators.marker_writer,
                 controller=self.channel,
                 quorum=node.quorum,
                 configs=self.resolver,
@@ -237,6 +211,10 @@ class BrokerRole:
         self.replicas.set_broker_epoch(broker_epoch)
         self.kafka.registered()
 
+    async def _new_producer_id(self) -> ProducerId:
+        """A producer id that nobody has had."""
+        return await self.kafka.next_producer_id()
+
     def _tell_controller(self) -> None:
         """Send a heartbeat that does not wait: a replica failed or has no leader, or a disk is full."""
         self.session.wake()
@@ -244,18 +222,9 @@ class BrokerRole:
     async def _new_producer_id(self) -> ProducerId:
         return await self.kafka.next_producer_id()
 
-    def _hosted(self, tp: TopicPartition) -> None:
-        """A partition's log was made late: its coordinator hears of it."""
-        self.groups.runtime.on_hosted(tp)
-        self.transactions.runtime.on_hosted(tp)
-
     def unary_handlers(self) -> dict[str, UnaryHandler]:
         """Handlers that the node's internal listener has to serve for other brokers."""
-        return {
-            **self._audit_partitions.handlers(),
-            **self._marker_writer.handlers(),
-            **self._verifier.handlers(),
-        }
+        return {**self._audit_partitions.handlers(), **self.coordinators.handlers()}
 
     async def wait_ready(self) -> None:
         """Return once the controller has unfenced this broker."""
@@ -282,7 +251,7 @@ class BrokerRole:
         for listener in self.listeners:
             await listener.close()
         self.kafka.close()
-        self.markers.close()
+        self.coordinators.markers.close()
         self._audit.close()
         if self.audit_trail is not None:
             if clean:
@@ -329,9 +298,7 @@ class BrokerRole:
         self.replicas.directories.set_strays_aside(assigned, knows_topics=knows_topics(image))  # rule B17/strays-stay
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
-        self._node.publisher.subscribe(self.groups.on_metadata)
-        self._node.publisher.subscribe(self.transactions.on_metadata)
-        self._node.publisher.subscribe(self.markers.on_metadata)
+        self.coordinators.follow()
         self._node.publisher.subscribe(self.kafka.on_metadata)
         self._serving = spawn(self._serve(), self._node.fatal)
 

@@ -45,7 +45,7 @@ class _Census:
 
     def count(self, broker: BrokerRole) -> None:
         """Each partition of __consumer_offsets that is led here."""
-        for hosted in broker.groups.runtime.hosted():
+        for hosted in broker.coordinators.groups.runtime.hosted():
             self.phases[hosted.phase] += 1
             if hosted.phase is not Phase.SERVING:
                 continue
@@ -105,7 +105,7 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
 def _of_the_coordinator(broker: BrokerRole, phases: Counter[Phase]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    counters = broker.groups.counters
+    counters = broker.coordinators.groups.counters
     prefix = "kafka_server_group_coordinator_metrics_"
     partitions = GaugeMetricFamily(
         prefix + "num_partitions", "Partitions of __consumer_offsets led here, by what they do.", labels=("state",)
@@ -116,7 +116,7 @@ def _of_the_coordinator(broker: BrokerRole, phases: Counter[Phase]) -> Iterator[
     yield GaugeMetricFamily(
         prefix + "partition_load_time_max",
         "The longest that loading such a partition took, milliseconds.",
-        value=broker.groups.runtime.partition_load_ms_max,
+        value=broker.coordinators.groups.runtime.partition_load_ms_max,
     )
     for name, doc, value in (
         ("offset_commit", "Offsets committed.", counters.offset_commits),

@@ -106,9 +106,9 @@ class TransactionsHandler:
             self._check(call.context, Operation.WRITE, request.transactional_id)
             timeout_ms, timeout_ms_max = request.transaction_timeout, self._transactions.config.max_timeout_ms
             if not 0 < timeout_ms <= timeout_ms_max:
+                allowed_ms = f"1 to {timeout_ms_max} (transaction.max.timeout.ms) is possible"
                 raise KafkaError(
-                    ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                    f"transaction.timeout.ms={timeout_ms}: 1 to {timeout_ms_max} (transaction.max.timeout.ms) is possible",
+                    ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"transaction.timeout.ms={timeout_ms}: {allowed_ms}"
                 )
             if (given[0] == NO_ID) != (given[1] == NO_EPOCH):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch come together")
@@ -288,7 +288,7 @@ def _not_described(transactional_id: str, error: ErrorCode) -> Any:
         transactional_id=transactional_id,
         transaction_state="",
         transaction_timeout=0,
-        transaction_start_time=-1,
+        transaction_start_time=0,
         producer_id=NO_ID,
         producer_epoch=NO_EPOCH,
         topics=(),

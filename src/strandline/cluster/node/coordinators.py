@@ -1,0 +1,83 @@
+"""The coordinators of a node's broker, of groups and of transactions, and what they do to one another's partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.cluster.node.parts import NodeParts
+from strandline.cluster.transactions.marker_writes import MarkerWriter
+from strandline.cluster.transactions.markers import MarkerSender
+from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
+from strandline.cluster.transactions.verification import Verifier
+from strandline.controller.channel import ControllerChannel
+from strandline.proto.ids import BrokerEpoch, ProducerId, TopicPartition
+from strandline.proto.ports import UnaryHandler
+from strandline.replica.manager import ReplicaManager
+
+
+class Coordinators:
+    """Attributes:
+    groups: of consumer groups.
+    transactions: of transactional ids.
+    markers: sends what that one has decided.
+    marker_writer: writes it where this broker leads.
+    verifier: asks the coordinator of a transactional id, wherever it is.
+    """
+
+    def __init__(
+        self,
+        node: NodeParts,
+        replicas: ReplicaManager,
+        channel: ControllerChannel,
+        *,
+        broker_epoch: Callable[[], BrokerEpoch],
+        new_producer_id: Callable[[], Awaitable[ProducerId]],
+    ) -> None:
+        config = node.config
+        self._node = node
+        self.groups = GroupCoordinator(
+            config.groups,
+            image=lambda: node.publisher.image,
+            replicas=replicas,
+            controller=channel,
+            clock=node.clock,
+            rng=node.rng,
+        )
+        self.marker_writer = MarkerWriter(replicas, self.groups.runtime, node.fatal)
+        self.markers = MarkerSender(
+            config.node,
+            broker_epoch=broker_epoch,
+            image=lambda: node.publisher.image,
+            writer=self.marker_writer,
+            rpc=node.rpc,
+            clock=node.clock,
+            report=node.fatal,
+        )
+        self.transactions = TransactionCoordinator(
+            config.transactions,
+            image=lambda: node.publisher.image,
+            replicas=replicas,
+            controller=channel,
+            clock=node.clock,
+            markers=self.markers,
+            new_producer_id=new_producer_id,
+        )
+        self.verifier = Verifier(
+            config.node, coordinator=self.transactions, image=lambda: node.publisher.image, rpc=node.rpc
+        )
+        replicas.on_hosted(self._hosted)
+
+    def _hosted(self, tp: TopicPartition) -> None:
+        """A partition's log was made late: its coordinator hears of it."""
+        self.groups.runtime.on_hosted(tp)
+        self.transactions.runtime.on_hosted(tp)
+
+    def follow(self) -> None:
+        """Follow the metadata, behind the replicas."""
+        for follower in (self.groups, self.transactions, self.markers):
+            self._node.publisher.subscribe(follower.on_metadata)
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """Handlers that the node's internal listener has to serve for other brokers."""
+        return {**self.marker_writer.handlers(), **self.verifier.handlers()}
