@@ -2,12 +2,65 @@
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, never, one_change, removed
+from lab.mutants.mutant import Mutant, always, never, one_change, part, removed, value
 
 _ORDERS = "tests/cluster/transactions/test_marker_orders.py"
 _MARKERS = "tests/cluster/transactions/test_markers.py"
+_WIRE = "tests/cluster/broker/test_kafka_transactions.py"
+_TOLD = "tests/cluster/broker/test_first_appends.py"
 
 TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "appends-without-the-coordinators-word",
+        "C5: a first batch is taken only if the coordinator knows of the transaction (KAFKA-14402)",
+        never(),
+        f"{_WIRE}::test_transactions_of_protocol_1",
+        f"{_WIRE}::test_a_late_batch_begins_no_transaction[KAFKA-14561]",
+    ),
+    one_change(
+        "transactions-without-an-id",
+        "C5: a batch of a transaction comes with the id that its client was authorized for",
+        never(),
+        f"{_WIRE}::test_what_a_client_may_not_write",
+    ),
+    one_change(
+        "clients-write-without-a-sequence",
+        "C5: the batches of clients have sequences, those of coordinators alone have none",
+        never(),
+        f"{_WIRE}::test_what_a_client_may_not_write",
+    ),
+    one_change(
+        "two-producers-in-one-request",
+        "C5: a request has the batches of one producer",
+        never(),
+        f"{_WIRE}::test_what_a_client_may_not_write",
+    ),
+    one_change(
+        "later-batches-pass-the-first-one",
+        "C5: while the coordinator is asked, nothing of the connection passes the first batch (schedule 126)",
+        part("exchange.connection.run_alone", "exchange.connection.run"),
+        f"{_WIRE}::test_126_batches_behind_the_first_one",
+    ),
+    one_change(
+        "concurrent-transactions-at-once",
+        "C5: while the transaction before completes the coordinator is asked again (KAFKA-18654)",
+        always(),
+        f"{_WIRE}::test_a_coordinator_that_takes_long",
+    ),
+    one_change(
+        "concurrent-transactions-to-clients-that-do-not-know-it",
+        "C5: CONCURRENT_TRANSACTIONS is told from version 12 of Produce on (KAFKA-18662)",
+        value("code"),
+        f"{_TOLD}::test_what_a_producer_is_told[CONCURRENT_TRANSACTIONS]",
+        f"{_WIRE}::test_a_coordinator_that_takes_long",
+    ),
+    one_change(
+        "coordinators-errors-as-they-are",
+        "C5: what the coordinator cannot answer is told as NOT_ENOUGH_REPLICAS",
+        value("code"),
+        f"{_TOLD}::test_what_a_producer_is_told[NOT_COORDINATOR]",
+        f"{_WIRE}::test_a_coordinator_that_is_away",
+    ),
     one_change(
         "a-marker-is-sent-once",
         "C16: a marker is sent until its partition has it",

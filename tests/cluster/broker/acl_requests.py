@@ -106,8 +106,15 @@ def _transaction(t: Things) -> dict[str, Any]:
     return {"transactional_id": t.transactional_id, "producer_id": 1, "producer_epoch": 0}
 
 
+def _marker(t: Things) -> dict[str, Any]:
+    topics = [{"name": t.topic, "partition_indexes": (0,)}]
+    whose = {"producer_id": 1, "producer_epoch": 0, "coordinator_epoch": 0, "transaction_version": 1}
+    return {"markers": [{**whose, "transaction_result": False, "topics": topics}]}
+
+
 REQUESTS: list[Ask] = [
     Ask(Api.PRODUCE, _produce),
+    Ask(Api.PRODUCE, lambda t: {**_produce(t), "transactional_id": "tx"}),
     Ask(Api.FETCH, _fetch),
     Ask(
         Api.METADATA,
@@ -143,6 +150,7 @@ REQUESTS: list[Ask] = [
     Ask(Api.END_TXN, lambda t: {**_transaction(t), "committed": True}),
     Ask(Api.DESCRIBE_TRANSACTIONS, lambda t: {"transactional_ids": (t.transactional_id,)}),
     Ask(Api.LIST_TRANSACTIONS, lambda t: {"state_filters": (), "producer_id_filters": ()}),
+    Ask(Api.WRITE_TXN_MARKERS, _marker),
     Ask(Api.DESCRIBE_PRODUCERS, lambda t: {"topics": [{"name": t.topic, "partition_indexes": (0,)}]}),
     Ask(Api.FIND_COORDINATOR, lambda t: {"key": t.group, "coordinator_keys": (t.group,), "key_type": 0}),
     Ask(

@@ -13,6 +13,7 @@ from strandline.cluster.broker.api import Handlers
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig, DerivedSetting, StaticSetting
 from strandline.cluster.broker.connection_limits import ConnectionLimits
+from strandline.cluster.broker.first_appends import TransactionGate
 from strandline.cluster.broker.handlers.acls import AclsHandler
 from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler
 from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler
@@ -39,6 +40,7 @@ from strandline.cluster.broker.handlers.scram_credentials import ScramCredential
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
 from strandline.cluster.broker.handlers.transactions import TransactionsHandler
+from strandline.cluster.broker.handlers.write_markers import WriteMarkersHandler
 from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import KeptMemory, MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
@@ -126,7 +128,12 @@ class Broker:
         self._transactions = parts.transactions
         self._creation = AutoCreation(parts.controller, image, parts.configs, timeout_ms=config.request_timeout_ms)
         self._produce = ProduceHandler(
-            replicas=parts.replicas, image=image, authorizer=authorizer, brokers=brokers, clock=clock
+            replicas=parts.replicas,
+            image=image,
+            authorizer=authorizer,
+            brokers=brokers,
+            transactions=TransactionGate(verifier=parts.verifier, image=image, authorizer=authorizer, clock=clock),
+            clock=clock,
         )
         self._fetch = FetchHandler(
             node_id=parts.node_id,
@@ -262,6 +269,9 @@ def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
     yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield FeaturesHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)
+    yield WriteMarkersHandler(
+        node_id=parts.node_id, writer=parts.marker_writer, image=parts.image, authorizer=parts.authorizer
+    )
     yield ClusterHandler(
         node_id=parts.node_id,
         image=parts.image,

@@ -35,6 +35,7 @@ from strandline.cluster.broker.handlers import (
     topic_partitions,
     topics,
     transactions,
+    write_markers,
 )
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema
@@ -54,6 +55,7 @@ _FAMILIES = (
     alter_configs,
     acls,
     producers,
+    write_markers,
     transactions,
     coordinators,
     group_members,

@@ -120,18 +120,7 @@ class BrokerRole:
                 supported=node.publisher.supported,
             )
         )
-        sasl = NodeSasl(node)
-        self.listeners = [
-            KafkaListener(
-                self.kafka,
-                name=listener.name,
-                endpoint=listener.endpoint,
-                config=config.listener,
-                tls=node.tls.of(listener.name),
-                sasl=sasl.of(listener.name),
-            )
-            for listener in config.client_listeners
-        ]
+        self.listeners = self._make_listeners()
         self._audit = Audit(self.audit_trail)
         if self.audit_trail is not None:
             for kafka in self.listeners:
@@ -142,6 +131,20 @@ class BrokerRole:
         self._serving: asyncio.Task[None] | None = None
         self.session: BrokerSession
         self._feed = ReplicaFeed(config.node, self.resolver, self.replicas)
+
+    def _make_listeners(self) -> list[KafkaListener]:
+        sasl = NodeSasl(self._node)
+        return [
+            KafkaListener(
+                self.kafka,
+                name=listener.name,
+                endpoint=listener.endpoint,
+                config=self._node.config.listener,
+                tls=self._node.tls.of(listener.name),
+                sasl=sasl.of(listener.name),
+            )
+            for listener in self._node.config.client_listeners
+        ]
 
     async def bind(self) -> None:
         """Open those of the clients' listeners that shall take any free port, for the registration tells it.
@@ -218,9 +221,6 @@ class BrokerRole:
     def _tell_controller(self) -> None:
         """Send a heartbeat that does not wait: a replica failed or has no leader, or a disk is full."""
         self.session.wake()
-
-    async def _new_producer_id(self) -> ProducerId:
-        return await self.kafka.next_producer_id()
 
     def unary_handlers(self) -> dict[str, UnaryHandler]:
         """Handlers that the node's internal listener has to serve for other brokers."""

@@ -128,8 +128,15 @@ def encode_sidecar(
 ) -> bytes:
     """The whole object; `aborted`: by rising last offset. Raises ValueError for a part that is too large."""
     header = replace(header, aborted=len(aborted))
-    times = _whole(time_index) + _whole(AbortedIndex(aborted))
+    times = _whole(time_index) + _whole(_aborted_index(aborted))
     return _encoded(header, _whole(index), times, producers)
+
+
+def _aborted_index(aborted: Sequence[AbortedTransaction]) -> AbortedIndex:
+    index = AbortedIndex()
+    for one in aborted:
+        index.append(one)
+    return index
 
 
 def _header_text(header: SidecarHeader) -> bytes:
@@ -183,7 +190,7 @@ def decode_indexes(head: SidecarHead, data: bytes, key: str) -> Sidecar:
         if behind < 0:
             raise IndexDamaged(f"it has no room for {header.aborted} aborted transactions")
         times = TimeIndex.parse(time_index[:behind])
-        aborted = AbortedIndex.parse(time_index[behind:], header.base_offset, INT64_MAX)
+        aborted = AbortedIndex.parse(time_index[behind:], header.base_offset)
     except (IndexDamaged, ValueError) as error:
         raise _corrupt(key, HEAD_BYTES + len(text), str(error)) from error
     span = header.end_offset - header.base_offset

@@ -86,7 +86,10 @@ _CLUSTER_BITS = (
 )
 
 ACCESS: Mapping[Api, tuple[Asks, ...]] = {
-    Api.PRODUCE: (_asks(Operation.WRITE, _TOPIC),),
+    Api.PRODUCE: (
+        _asks(Operation.WRITE, _TOPIC),
+        _asks(Operation.WRITE, _TRANSACTIONAL_ID, "the transactional id, where there is one"),
+    ),
     Api.FETCH: (_asks(Operation.READ, _TOPIC, "each topic, at each fetch of a session, and again when it has waited"),),
     Api.LIST_OFFSETS: (_asks(Operation.DESCRIBE, _TOPIC),),
     Api.OFFSET_FOR_LEADER_EPOCH: (_asks(Operation.DESCRIBE, _TOPIC),),
@@ -146,6 +149,10 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
     ),
     Api.LIST_TRANSACTIONS: (_asks(Operation.DESCRIBE, _TRANSACTIONAL_ID, "each transactional id", _LEFT_OUT),),
     Api.DESCRIBE_PRODUCERS: (_asks(Operation.READ, _TOPIC),),
+    Api.WRITE_TXN_MARKERS: (
+        _cluster(Operation.ALTER, "CLUSTER_ACTION is asked for"),
+        _cluster(Operation.CLUSTER_ACTION),
+    ),
     Api.FIND_COORDINATOR: (_asks(Operation.DESCRIBE, _GROUP), _asks(Operation.DESCRIBE, _TRANSACTIONAL_ID)),
     Api.JOIN_GROUP: _READS_GROUP,
     Api.SYNC_GROUP: _READS_GROUP,

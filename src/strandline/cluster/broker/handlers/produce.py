@@ -8,13 +8,14 @@ longer than it may is ended by a shared deadline wheel.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from strandline.cluster.broker.api import INJECTED, by_hand
 from strandline.cluster.broker.brokers import Brokers
-from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, Exchange, RequestContext, refusal, topic
+from strandline.cluster.broker.first_appends import FirstAppends, Refusal, TransactionGate
+from strandline.cluster.broker.request import Authorizer, Exchange, RequestContext, refusal, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.batch import (
@@ -23,12 +24,15 @@ from strandline.log.batch import (
     HEADER_SIZE,
     MAGIC,
     MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
     announced_size,
     verify_crc,
 )
 from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
+from strandline.log.partition_log import PartitionLog
 from strandline.log.recompression import is_slow_to_pack, needs_packing, packed_ahead
+from strandline.log.transactions import Verification
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -57,6 +61,9 @@ ACKS = (-1, 0, 1)
 ZSTD_VERSION_MIN = 7
 """KIP-110: an older producer cannot mean zstd."""
 
+_RARE_BITS = Codec.ZSTD | TRANSACTIONAL_BIT
+"""Attributes of a batch that more is asked about."""
+
 HOLD_MS_MAX = 250.0
 """Compressed batches are unpacked and looked at in the event loop, and a kilobyte may unpack to 32 MiB; short ones are
 packed anew there. Once a request has held the loop for so long, its further batches that take either are left to be
@@ -79,9 +86,30 @@ Slow = tuple[memoryview, LogConfig]
 """A batch that takes long to be packed, and what the log goes by that it is for."""
 
 Packed = Mapping[TopicPartition, memoryview | KafkaError]
-"""Batches that were packed before the append, or why they could not be."""
+"""Batches that were packed before the append, or why they could not be, or are not taken."""
+
 
 NOTHING_PACKED: Packed = {}
+NOTHING_VERIFIED: Mapping[TopicPartition, Verification] = {}
+
+
+class Prepared(NamedTuple):
+    """What was done for a request before its append.
+
+    Attributes:
+        packed: in place of what the request has of these partitions.
+        verified: of first batches of transactions.
+        refusal: why no partition of it may be written.
+        spent_ms: of the time that the request may take.
+    """
+
+    packed: Packed = NOTHING_PACKED
+    verified: Mapping[TopicPartition, Verification] = NOTHING_VERIFIED
+    refusal: Refusal | None = None
+    spent_ms: float = 0.0
+
+
+NOTHING_PREPARED = Prepared()
 
 
 class _Pending:
@@ -149,12 +177,14 @@ class ProduceHandler:
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
         brokers: Brokers,
+        transactions: TransactionGate,
         clock: Clock,
     ) -> None:
         self._replicas = replicas
         self._image = image
         self._authorizer = authorizer
         self._brokers = brokers
+        self._transactions = transactions
         self._clock = clock
         self._deadlines = Deadlines(clock, GRANULARITY_MS)
         self._packer = ThreadPoolExecutor(1, "strandline-pack")
@@ -180,35 +210,69 @@ class ProduceHandler:
             else:
                 exchange.respond_nothing()
 
-        def append(packed: Packed) -> None:
-            self._append(exchange.context, request, packed, lambda result: exchange.attempt(lambda: done(result)))
+        def append(prepared: Prepared) -> None:
+            self._append(exchange.context, request, prepared, lambda result: exchange.attempt(lambda: done(result)))
 
         slow = self._slow_to_pack(exchange.context, request) if self._replicas.packs_anew else None
-        if slow:
-            exchange.connection.run_alone(exchange, self._append_packed(slow, append))
+        first = None if request.transactional_id is None else self._look_at(exchange.context, request)
+        if slow or (first is not None and first.asked):
+            # rule C5/later-batches-pass-the-first-one
+            exchange.connection.run_alone(exchange, self._append_prepared(exchange, request, slow, first, append))
+        elif first is None:
+            append(NOTHING_PREPARED)
         else:
-            append(NOTHING_PACKED)
+            append(Prepared(first.refused, refusal=first.refusal))
 
-    async def _append_packed(self, slow: Mapping[TopicPartition, Slow], append: Callable[[Packed], None]) -> None:
-        """Pack batches anew off the event loop, one after the other, and then append."""
+    def _look_at(self, context: RequestContext, request: ProduceRequest) -> FirstAppends:
+        """What a request with a transactional id needs before it is appended."""
+        return self._transactions.begin(context, request.transactional_id or "", self._led_here(context, request))
+
+    async def _append_prepared(
+        self,
+        exchange: Exchange,
+        request: ProduceRequest,
+        slow: Mapping[TopicPartition, Slow] | None,
+        first: FirstAppends | None,
+        append: Callable[[Prepared], None],
+    ) -> None:
+        """Pack batches anew off the event loop, one after the other, ask for those that begin a transaction here, and
+        then append."""
         loop = asyncio.get_running_loop()
+        began_ms = self._clock.monotonic_ms()
         packed: dict[TopicPartition, memoryview | KafkaError] = {}
-        for tp, (batch, config) in slow.items():
+        for tp, (batch, config) in (slow or {}).items():
             packed[tp] = await loop.run_in_executor(self._packer, packed_ahead, batch, config)
-        mark("batch-packed-off-the-loop")
+            mark("batch-packed-off-the-loop")
+        verified: dict[TopicPartition, Verification] = {}
+        if first is not None:
+            packed |= await self._transactions.verify(
+                exchange.context, request.transactional_id or "", first, request.timeout_ms
+            )
+            verified = {tp: asked.verification for tp, asked in first.asked.items()}
         if self._replicas.trace is not None:
             self._replicas.trace.began()  # anew: others may have begun meanwhile
-        append(packed)
+        refusal = None if first is None else first.refusal
+        append(Prepared(packed, verified, refusal, self._clock.monotonic_ms() - began_ms))
 
     def _slow_to_pack(self, context: RequestContext, request: ProduceRequest) -> dict[TopicPartition, Slow]:
         """The batches whose codec is not that of their topic (`compression.type`), and which it would take the event
         loop too long to pack anew; none of a request that is refused anyway."""
-        found: dict[TopicPartition, Slow] = {}
+        return {
+            tp: (batch, log.config)
+            for tp, log, batch in self._led_here(context, request)
+            if is_slow_to_pack(batch, log.config)
+        }
+
+    def _led_here(
+        self, context: RequestContext, request: ProduceRequest
+    ) -> Iterator[tuple[TopicPartition, PartitionLog, memoryview]]:
+        """The batches that this broker would append as they look, with their logs; none of a request that is refused
+        anyway."""
+        if _refusal(request) is not None:
+            return
         seen: set[TopicPartition] = set()
-        if self._refusal(request) is not None:
-            return found
         for wanted in request.topics:
-            name, error, _ = self._writable_topic(context, wanted)
+            name, error, _ = self._writable_topic(context, wanted, noted=False)
             if error is not ErrorCode.NONE:
                 continue
             for index, records in wanted.partitions:
@@ -217,10 +281,8 @@ class ProduceHandler:
                 seen.add(tp)  # rule C1/one-partitions-batch-is-written-for-another-of-its-name
                 if partition is None or partition.leader is None or partition.log is None or records is None:
                     continue
-                config = partition.log.config
-                if batch_fault(records, context.version) is None and is_slow_to_pack(records, config):
-                    found[tp] = records, config
-        return found
+                if batch_fault(records, context.version, in_transaction=True) is None:
+                    yield tp, partition.log, records
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
         """Every partition has this error."""
@@ -240,9 +302,9 @@ class ProduceHandler:
         self._respond(exchange, result)
         return True
 
-    def _append(self, context: RequestContext, request: ProduceRequest, packed: Packed, done: Done) -> None:
-        """Append what the request holds, with `packed` in place of what it has of these partitions; `done` is called
-        exactly once, perhaps before this returns.
+    def _append(self, context: RequestContext, request: ProduceRequest, prepared: Prepared, done: Done) -> None:
+        """Append what the request holds, as it was prepared; `done` is called exactly once, perhaps before this
+        returns.
 
         The views in the request are not looked at after this returns.
 
@@ -254,7 +316,9 @@ class ProduceHandler:
         pending = _Pending(done)
         deadline_ms = self._clock.monotonic_ms() + HOLD_MS_MAX
         seen: set[TopicPartition] = set()
-        refusal = self._refusal(request)
+        packed, verified, refusal, spent_ms = prepared
+        refusal = refusal or _refusal(request)
+        in_transaction = request.transactional_id is not None
         for wanted in request.topics:
             results: list[PartitionResult] = []
             pending.result.append((wanted, results))
@@ -266,7 +330,7 @@ class ProduceHandler:
                 ready = packed.get(tp, records)
                 if (
                     error is not ErrorCode.NONE
-                    or not self._acceptable(tp, records, context.version, result)
+                    or not self._acceptable(tp, records, context.version, in_transaction, result)
                     or not _is_packed(ready, result)
                     or not self._once_and_in_time(tp, ready, seen, deadline_ms, result)
                 ):
@@ -278,31 +342,27 @@ class ProduceHandler:
                     continue
                 assert isinstance(ready, memoryview)  # _acceptable and _is_packed say so
                 pending.left += 1
-                append = self._replicas.append(
-                    tp, ready, request.acks, _PartitionAppend(self._image, pending, result, tp)
-                )
+                ended = _PartitionAppend(self._image, pending, result, tp)
+                append = self._replicas.append(tp, ready, request.acks, ended, verified.get(tp) if verified else None)
                 if append is not None:
                     pending.appends.append(append)
         if pending.left > 1 and pending.appends:
-            pending.ticket = self._deadlines.add(max(request.timeout_ms, 0), pending.expire)
+            pending.ticket = self._deadlines.add(max(request.timeout_ms - spent_ms, 0), pending.expire)
         pending.one_ended()
 
-    def _refusal(self, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
-        """Error for which no partition of the request may be written; None: there is none."""
-        if request.acks not in ACKS:
-            return ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1 (all), 0 and 1 are possible"
-        if request.transactional_id is not None:
-            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
-        return None
-
-    def _writable_topic(self, context: RequestContext, wanted: ProduceTopic) -> tuple[str, ErrorCode, str]:
+    def _writable_topic(
+        self, context: RequestContext, wanted: ProduceTopic, *, noted: bool = True
+    ) -> tuple[str, ErrorCode, str]:
         """(name, NONE, "") of a topic that may be written, or ("", error, sentence)."""
         found = find_topic(self._image(), wanted.name, wanted.topic_id)
         name = wanted.name if isinstance(found, ErrorCode) else found.name
-        if name is not None and not self._authorizer.authorize(context, ((Operation.WRITE, topic(name)),))[0]:
-            # By its id a topic may be one that the principal must not know the name of.
-            denied = refusal(context, Operation.WRITE, topic(name))
-            return "", denied.code, denied.message if wanted.name else f"{context.principal} may not WRITE that topic"
+        if name is not None:
+            action = Operation.WRITE, topic(name)
+            if not self._authorizer.authorize(context, (action,), noted=noted)[0]:
+                # By its id a topic may be one that the principal must not know the name of.
+                denied = refusal(context, *action)
+                message = denied.message if wanted.name else f"{context.principal} may not WRITE that topic"
+                return "", denied.code, message
         if name in INTERNAL_TOPICS:  # rule A20/clients-write-the-audit
             return "", ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the cluster itself writes to {name}"
         if not isinstance(found, ErrorCode):
@@ -315,10 +375,15 @@ class ProduceHandler:
         return "", found, f"topic {wanted.name!r} does not exist; to create it: {create_command(wanted.name)}"
 
     def _acceptable(
-        self, tp: TopicPartition, records: memoryview | None, version: int, result: PartitionResult
+        self,
+        tp: TopicPartition,
+        records: memoryview | None,
+        version: int,
+        in_transaction: bool,
+        result: PartitionResult,
     ) -> bool:
         """The partition exists, and there is exactly one batch, of format 2. The log checks the batch itself."""
-        fault = batch_fault(records, version)
+        fault = batch_fault(records, version, in_transaction=in_transaction)
         if self._image().partition(*tp) is None:
             fault = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist"
         if fault is not None:
@@ -372,6 +437,13 @@ class ProduceHandler:
         return self._brokers.node_endpoints(exchange.context, leaders)
 
 
+def _refusal(request: ProduceRequest) -> Refusal | None:
+    """Error for which no partition of the request may be written; None: there is none."""
+    if request.acks not in ACKS:
+        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1 (all), 0 and 1 are possible"
+    return None
+
+
 def _point_to_leader(image: MetadataImage, result: PartitionResult, tp: TopicPartition) -> None:
     """KIP-951: beside NOT_LEADER_OR_FOLLOWER stands who leads, so that the client need not ask for metadata."""
     if result.error is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -398,8 +470,11 @@ def _first_fault(result: ProduceResult) -> str:
     return ""
 
 
-def batch_fault(records: memoryview | None, version: int) -> tuple[ErrorCode, str] | None:
-    """Error by which Kafka's `ProduceRequest.validateRecords` objects to the records; None: it does not."""
+def batch_fault(records: memoryview | None, version: int, *, in_transaction: bool = False) -> Refusal | None:
+    """Error by which Kafka's `ProduceRequest.validateRecords` objects to the records; None: it does not.
+
+    `in_transaction`: the request has a transactional id, for which the client was authorized.
+    """
     if records is None or len(records) == 0:
         return ErrorCode.INVALID_RECORD, "a produce request must have exactly one record batch for each partition"
     size = len(records)
@@ -419,9 +494,14 @@ def batch_fault(records: memoryview | None, version: int) -> tuple[ErrorCode, st
     if length < size:
         why = "a produce request must have exactly one record batch for each partition"
         return _unless_corrupt(records[:length], ErrorCode.INVALID_RECORD, why)
-    if records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK == Codec.ZSTD and version < ZSTD_VERSION_MIN:
-        why = f"zstd needs version {ZSTD_VERSION_MIN} of Produce (KIP-110)"
-        return _unless_corrupt(records, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, why)
+    attributes = records[ATTRIBUTES_LOW_POSITION]
+    if attributes & _RARE_BITS:
+        if attributes & CODEC_MASK == Codec.ZSTD and version < ZSTD_VERSION_MIN:
+            why = f"zstd needs version {ZSTD_VERSION_MIN} of Produce (KIP-110)"
+            return _unless_corrupt(records, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, why)
+        if attributes & TRANSACTIONAL_BIT and not in_transaction:  # rule C5/transactions-without-an-id
+            why = "a batch of a transaction comes in a request with its transactional id"
+            return _unless_corrupt(records, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, why)
     return None
 
 

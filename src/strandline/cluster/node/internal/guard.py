@@ -15,6 +15,8 @@ from strandline.cluster.node.internal import status
 from strandline.cluster.node.internal.health import CHECK, WATCH
 from strandline.cluster.node.internal.reflection import REFLECTION
 from strandline.cluster.security.node_identity import node_of
+from strandline.cluster.transactions.marker_writes import WRITE_MARKERS
+from strandline.cluster.transactions.verification import VERIFY_PARTITIONS
 from strandline.controller import methods
 from strandline.controller.operations import OPERATIONS
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
@@ -56,6 +58,8 @@ CALLS: Mapping[str, Introduction] = {
     **{QUORUM_METHODS[kind].path: _of(QUORUM_METHODS[kind], sender) for kind, sender in _QUORUM.items()},
     **{each.method.path: _of(each.method, _node_id) if each.own else _anybody for each in OPERATIONS},
     APPEND_AUDIT.path: _of(APPEND_AUDIT, _node_id),
+    WRITE_MARKERS.path: _of(WRITE_MARKERS, _node_id),
+    VERIFY_PARTITIONS.path: _of(VERIFY_PARTITIONS, _node_id),
     methods.PING.path: _anybody,
     methods.DESCRIBE_QUORUM.path: _anybody,
     CHECK: _anybody,
