@@ -52,6 +52,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_LOG}::test_the_first_batch_needs_a_verification_that_still_stands",
     ),
     one_change(
+        "a-marker-ends-what-comes-after-it",
+        "C10: a marker does not end what was asked for the transaction after it",
+        dropped("self.begins_at_0 and self.producer_epoch == marker_epoch"),
+        f"{_LOG}::test_the_marker_of_the_transaction_before_leaves_what_was_asked_for_the_next",
+    ),
+    one_change(
         "plain-batches-join-a-transaction",
         "C10: a batch without the attribute does not join a transaction",
         never(),

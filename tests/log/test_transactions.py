@@ -97,6 +97,23 @@ def test_the_first_batch_needs_a_verification_that_still_stands(log: PartitionLo
     assert log.begin_verification(1, 0, 1, begins_at_0=False) is None
 
 
+def test_the_marker_of_the_transaction_before_leaves_what_was_asked_for_the_next(log: PartitionLog) -> None:
+    """franz-go 1.20: from version 2 on a client begins its next transaction as soon as the end of the last one is
+    decided, so that a leader may ask for it before the marker comes. That marker has the epoch of the next one."""
+    one = TransactionalProducer(log, 1)
+    one.send()
+    asked = log.begin_verification(1, 1, 0, begins_at_0=True)
+    one.end(commit=True)
+    log.append_as_leader(one.batch(), 0, NOW_MS, verification=asked)
+    late = log.begin_verification(2, 1, 0, begins_at_0=True)
+    other = TransactionalProducer(log, 2)
+    other.epoch = 1
+    other.end(commit=False)  # of epoch 1 itself: what was asked for it is over
+    other.epoch, other.sequence = 1, 0
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        log.append_as_leader(other.batch(), 0, NOW_MS, verification=late)
+
+
 def test_plain_batches_do_not_join_a_transaction(log: PartitionLog) -> None:
     """A batch without the attribute, of a producer with an open transaction."""
     TransactionalProducer(log, 1).send()

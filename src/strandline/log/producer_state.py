@@ -460,7 +460,9 @@ class ProducerStates:
     ) -> AbortedTransaction | None:
         """A marker was written at `first_offset`: the transaction that it aborted, if it did. `marker` is None where
         nothing but its header is known: it ends the transaction, and nobody learns how."""
-        self._verifications.pop(header.producer_id, None)  # rule C10/a-verification-outlives-a-marker
+        asked = self._verifications.get(header.producer_id)
+        if asked is not None and not asked.is_after(header.producer_epoch):
+            del self._verifications[header.producer_id]  # rule C10/a-verification-outlives-a-marker
         entry = self._seen(header, now_ms)
         entry.marker_offset = first_offset
         if marker is not None:

@@ -35,6 +35,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from strandline.log.batch import BatchHeader, Buffer, Record, build_batch, decode_records, parse_header
+from strandline.log.config import INT64_MAX
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -123,16 +124,16 @@ class AbortedIndex:
 
     __slots__ = ("entries", "stale", "written")
 
-    def __init__(self, *, stale: bool = False) -> None:
-        self.entries: list[AbortedTransaction] = []
+    def __init__(self, entries: Iterable[AbortedTransaction] = (), *, stale: bool = False) -> None:
+        self.entries = list(entries)
         self.written = 0
         """Entries that the file holds already."""
         self.stale = stale
         """There is a file that holds more than `written`."""
 
     @classmethod
-    def parse(cls, data: bytes, base_offset: int) -> AbortedIndex:
-        """Entries of the file of the segment at `base_offset`. Raises ValueError for what cannot be."""
+    def parse(cls, data: bytes, base_offset: int, end_offset: int = INT64_MAX) -> AbortedIndex:
+        """Entries of the file of a segment of [`base_offset`, `end_offset`). Raises ValueError for what cannot be."""
         if len(data) % ABORTED_ENTRY_BYTES:
             raise ValueError(f"{len(data)} bytes are not whole entries of {ABORTED_ENTRY_BYTES}")
         index = cls()
@@ -141,8 +142,8 @@ class AbortedIndex:
             entry = AbortedTransaction(*fields)
             if version != ENTRY_VERSION:
                 raise ValueError(f"version {version} of an entry is not known, {ENTRY_VERSION} is")
-            if entry.last_offset <= last:
-                raise ValueError(f"a marker at offset {entry.last_offset}, which is to be above {last}")
+            if not last < entry.last_offset < end_offset:
+                raise ValueError(f"a marker at offset {entry.last_offset} is not in the segment, or out of order")
             if entry.producer_id < 0 or not 0 <= entry.first_offset < entry.last_offset:
                 raise ValueError(f"{entry} cannot be")
             if not 0 <= entry.last_stable_offset <= entry.last_offset + 1:
@@ -251,3 +252,9 @@ class Verification:
         self.begins_at_0 = begins_at_0
         """The epoch is the transaction's own (KIP-890): a producer of which nothing is known begins at 0."""
         self.begun_ms = begun_ms
+
+    def is_after(self, marker_epoch: int) -> bool:
+        """True if it is of a transaction after the one that a marker of this epoch ends. Where each transaction has an
+        epoch of its own, the marker has the epoch of the next one, whose first batch may have come before it."""
+        # rule C10/a-marker-ends-what-comes-after-it
+        return self.producer_epoch > marker_epoch or (self.begins_at_0 and self.producer_epoch == marker_epoch)
