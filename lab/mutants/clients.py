@@ -12,6 +12,8 @@ _FUTURES = "tests/client/test_futures.py"
 _TRUNCATIONS = "tests/schedules/clients/test_truncations.py"
 _TOPICS = "tests/client/test_producer_topics.py"
 _COMMITTED = "tests/client/test_read_committed.py"
+_TRANSACTIONS = "tests/client/test_transactions.py"
+_ENDS = "tests/schedules/clients/test_transactions.py"
 _BACKGROUND = "tests/client/test_background.py"
 _ANEW = "tests/schedules/clients/test_topics_made_anew.py"
 _INTERRUPTS = "tests/client/test_interrupts.py"
@@ -252,6 +254,54 @@ TABLE: tuple[Mutant, ...] = (
         "C18: a marker that rotted is an error: it could show what was aborted",
         removed(),
         f"{_COMMITTED}::test_a_damaged_marker_is_told_with_its_place[poll]",
+    ),
+    one_change(
+        "an-end-without-an-answer-ends-the-next",
+        "schedule 130: an end of a transaction that may still be under way is one of an older epoch (KAFKA-17754)",
+        removed(),
+        f"{_ENDS}::test_130_an_end_that_comes_late_ends_nothing[holds]",
+    ),
+    one_change(
+        "what-failed-is-committed",
+        "schedule 131: a transaction that lost a record is not committed",
+        never(),
+        f"{_ENDS}::test_131_a_transaction_that_lost_a_record_is_not_committed[holds]",
+    ),
+    Mutant(
+        "a-record-comes-between-transactions",
+        "schedule 132: no record is taken between a commit and the next transaction, by the fast path neither",
+        (never(), removed()),
+        (f"{_ENDS}::test_132_a_record_that_is_sent_during_a_commit_is_refused[holds]",),
+    ),
+    one_change(
+        "sequences-go-on-behind-a-lost-batch",
+        "C19: behind a batch that may be lost a transaction begins under the next epoch, at sequence 0",
+        removed(),
+        f"{_TRANSACTIONS}::test_a_lost_batch_leaves_no_gap_in_the_next_transaction[OlderCluster]",
+    ),
+    one_change(
+        "a-commit-that-ended-meanwhile-is-none",
+        "C19: a commit whose caller gave up, and that ended since, is told to the next call",
+        instead("return False"),
+        f"{_TRANSACTIONS}::test_a_caller_that_gives_up_does_not_stop_a_commit[True-TransactionalCluster]",
+    ),
+    one_change(
+        "an-abort-waits-for-what-the-old-leader-has",
+        "C19: an abort does not wait for a batch whose leader has changed, and which is sent nowhere any more",
+        never(),
+        f"{_TRANSACTIONS}::test_an_abort_is_not_held_up_by_an_election[TransactionalCluster]",
+    ),
+    one_change(
+        "epoch-stays-behind-an-end",
+        "C19: each end of a transaction gives the epoch of the next one (KIP-890)",
+        removed(),
+        f"{_TRANSACTIONS}::test_a_block_counts_whole_or_not_at_all[TransactionalCluster]",
+    ),
+    one_change(
+        "a-renewal-takes-a-transactions-offset-back",
+        "C19: offsets that a transaction commits are not committed anew beside it",
+        removed(),
+        f"{_TRANSACTIONS}::test_offsets_of_transactions_are_not_committed_anew_beside_them",
     ),
     one_change(
         "delayed-commit-signed-anew-over-tenures",

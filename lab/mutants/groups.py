@@ -8,6 +8,7 @@ _SCHEDULES = "tests/schedules/groups/test_durable_state.py"
 _MOVES = "tests/cluster/groups/test_migration.py"
 _AS_KAFKA = "tests/cluster/groups/test_groups_as_kafka.py"
 _IN_TRANSACTIONS = "tests/cluster/groups/test_transactional_offsets.py"
+_WIRE = "tests/cluster/broker/test_transactional_offsets_wire.py"
 _MARKERS = "tests/schedules/groups/test_offsets_in_transactions.py"
 _HALFWAY = f"{_MOVES}::test_a_failover_in_the_middle_loses_nothing"
 
@@ -30,6 +31,12 @@ TABLE: tuple[Mutant, ...] = (
         part("asked_ms + NAMED_MS_MAX", "asked_ms"),
         "tests/cluster/broker/test_groups_wire.py::test_b34_who_is_named_before_it_knows_waits_for_the_news",
         "tests/cluster/broker/test_groups_wire.py::test_b34_and_so_does_one_that_is_elected",
+    ),
+    one_change(
+        "without-a-copy-it-waits",
+        "B34: who has no copy of the partition has no news to wait for",
+        never(),
+        "tests/cluster/broker/test_groups_wire.py::test_b34_without_a_copy_it_has_nothing_to_wait_for",
     ),
     one_change(
         "elected-anew-it-denies-offsets",
@@ -199,5 +206,17 @@ TABLE: tuple[Mutant, ...] = (
         "C17: a coordinator that loads takes no marker (redpanda#6423, schedule 129)",
         value("self._hosted[partition]"),
         f"{_MARKERS}::test_129_a_marker_comes_while_the_coordinator_loads[holds]",
+    ),
+    one_change(
+        "stable-is-not-asked-for",
+        "C7: who asks for stable offsets is not told others, in every version of the request (redpanda#28554)",
+        part("group.stable", "False"),
+        f"{_WIRE}::test_txn_offset_commit[5]",
+    ),
+    one_change(
+        "offsets-without-the-coordinators-word",
+        "C17: a group takes offsets of a transaction that the producer's coordinator knows of (KAFKA-15449)",
+        never(),
+        f"{_WIRE}::test_a_transaction_that_the_group_is_not_in[3]",
     ),
 )

@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from strandline.chaos.sim.ports import Ports
@@ -68,6 +68,8 @@ class ScriptedCluster:
     on_batch: Callable[[TopicPartition, bytes], Act] | None = None
     """As `on_produce`, which sees no records."""
     on_epoch_question: Callable[[TopicPartition], ErrorCode] = lambda _: ErrorCode.NONE
+    features: dict[str, Any] = field(default_factory=dict)
+    """Fields of the answer to ApiVersions that tell of finalized features."""
     requests: Counter[Api] = field(default_factory=Counter)
     next_producer_id: int = 1000
     appended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -182,7 +184,7 @@ class ScriptedCluster:
 
     def _versions(self, version: int, error: ErrorCode) -> bytes:
         keys = [{"api_key": api, "min_version": low, "max_version": high} for api, (low, high) in self.offered.items()]
-        values = {"error_code": error, "api_keys": keys, "throttle_time": 0}
+        values = {"error_code": error, "api_keys": keys, "throttle_time": 0, **self.features}
         return bytes(schema.response(Api.API_VERSIONS, version).encode(values))
 
     # -- the APIs ---------------------------------------------------------------------------------------------------
@@ -351,21 +353,29 @@ class ScriptedCluster:
 BOOTSTRAP = f"{HOST}:{FIRST_PORT + 1}"
 
 Scenario = Callable[[ScriptedCluster, Ports], Coroutine[Any, Any, None]]
+C = TypeVar("C", bound=ScriptedCluster)
 
 
-def play(scenario: Scenario, topics: dict[str, int], *, seed: int = 1, nodes: int = 3) -> ScriptedCluster:
+def play(
+    scenario: Callable[[C, Ports], Coroutine[Any, Any, None]],
+    topics: dict[str, int],
+    *,
+    seed: int = 1,
+    nodes: int = 3,
+    kind: type[C] = ScriptedCluster,  # type: ignore[assignment]
+) -> C:
     """Run a client's `scenario` in a world with a scripted cluster; the cluster, to look at afterwards."""
     world = World(seed, WorldConfig())
     world.add_machine(HOST)
     world.add_machine("client")
-    made: list[ScriptedCluster] = []
+    made: list[C] = []
 
     async def brokers(ports: Ports) -> None:
         made[0].open(ports, topics)
         await made[0].serve()
 
     async def main() -> None:
-        made.append(ScriptedCluster(nodes))
+        made.append(kind(nodes))
         world.spawn(HOST, brokers)
         await asyncio.sleep(0.01)
 

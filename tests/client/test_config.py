@@ -62,7 +62,9 @@ def test_both_spellings_and_text_are_taken() -> None:
     ("settings", "says"),
     [
         ({"linger.m": 1}, "did you mean linger.ms"),
-        ({"transactional.id": "t"}, "transactions are not served yet"),
+        ({"transactional.id": ""}, "at least one character"),
+        ({"transactional.id": "t", "acks": "1"}, "needs acks=all"),
+        ({"transactional.id": "t", "enable.idempotence": "false"}, "transactional.id needs it"),
         ({"linger.ms": -1}, "a number from 0"),
         ({"linger.ms": "soon"}, "a number"),
         ({"linger.ms": float("nan")}, "a number"),

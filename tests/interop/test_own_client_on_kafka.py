@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from strandline.client import Admin, Consumer, NewTopic
+from strandline.client import (
+    Admin,
+    Consumer,
+    NewTopic,
+    Producer,
+    ProducerFenced,
+    Send,
+    TransactionAbortable,
+    process,
+)
+from strandline.client import transactions as client_transactions
 from strandline.client.range_reader import RangeReader
 from strandline.proto.ids import TopicPartition
 from tests.acceptance.foreign import apache_kafka
@@ -98,3 +112,127 @@ def test_offsets_ranges_and_times_are_those_of_committed_records(kafka: str) -> 
         assert [int(record.value) for record in consumer.poll(30.0)] == list(range(10, 15))
     with RangeReader(kafka, isolation_level="read_committed") as reader:
         assert [int(record.value) for record in reader.read_records(topic, 0, 0, 18)] == list(range(5, 15))
+
+
+@pytest.fixture
+def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The protocol of our producers; of the first they are where the cluster has not finalized the second."""
+    chosen: int = request.param
+    if chosen == 1:
+        monkeypatch.setattr(client_transactions, "FEATURE", "unknown.version")
+    return chosen
+
+
+@pytest.mark.parametrize("protocol", [1, 2], indirect=True)
+def test_transactions_count_whole_or_not_at_all(kafka: str, protocol: int) -> None:
+    """Blocks that end well, one that fails behind a flush, one of nothing, and a zombie."""
+    topic = topic_of(kafka, 3)
+    with Producer(kafka, transactional_id=f"{topic}-{protocol}") as producer:
+        for start in (0, 100):
+            with producer.transaction():
+                for number in range(start, start + 100):
+                    producer.send(topic, b"%d" % number, partition=0)
+        producer.begin_transaction()
+        for number in range(200, 300):
+            producer.send(topic, b"%d" % number, partition=0)
+        producer.flush()
+        producer.send(topic, b"0", partition=0)
+        producer.abort_transaction()
+        with producer.transaction():
+            pass
+        with producer.transaction():
+            producer.send(topic, b"300", partition=0)
+        producer.begin_transaction()
+        producer.send(topic, b"400", partition=0)
+        producer.flush()
+        with Producer(kafka, transactional_id=f"{topic}-{protocol}") as other:
+            with other.transaction():
+                other.send(topic, b"500", partition=0)
+            with pytest.raises((ProducerFenced, TransactionAbortable)):
+                producer.commit_transaction()
+    assert read_all(kafka, topic, "read_committed", "poll") == [*range(200), 300, 500]
+    assert len(read_all(kafka, topic, "read_uncommitted", "poll")) == 303
+
+
+@pytest.mark.parametrize("protocol", [1, 2], indirect=True)
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_what_is_read_is_done_when_it_is_committed(kafka: str, protocol: int, group_protocol: str) -> None:
+    """`send_offsets` of a member of a group: an abort leaves its offsets where they were."""
+    source, sink = topic_of(kafka), topic_of(kafka)
+    item = TopicPartition(source, 0)
+    with Producer(kafka) as plain:
+        for number in range(20):
+            plain.send(source, b"%d" % number)
+    settings = {"group_id": f"{source}-group", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    with (
+        Consumer(kafka, **settings, group_protocol=group_protocol) as reader,
+        Producer(kafka, transactional_id=f"{source}-{protocol}") as producer,
+    ):
+        reader.subscribe(source)
+        first = [record.value for record in (reader.poll(30.0, 10))]
+        with producer.transaction():
+            for value in first:
+                producer.send(sink, value)
+            producer.send_offsets(reader)
+        assert reader.committed()[item].offset == len(first)  # type: ignore[union-attr]
+        more = [record.value for record in (reader.poll(30.0, 5))]
+        producer.begin_transaction()
+        producer.send(sink, more[0])
+        producer.send_offsets(reader)
+        producer.abort_transaction()
+        assert reader.committed()[item].offset == len(first)  # type: ignore[union-attr]
+    assert read_all(kafka, sink, "read_committed", "poll") == list(range(len(first)))
+
+
+PROGRAM = """
+import sys
+from strandline.client import Send, process
+bootstrap, source, sink, group = sys.argv[1:]
+seen = []
+def double(record):
+    seen.append(record.value)
+    yield Send(sink, b"%d" % (2 * int(record.value)), partition=0)
+    yield Send(sink, record.value, partition=1)
+print("ready", flush=True)
+reading = {"max.poll.records": 50, "session.timeout.ms": 6000, "heartbeat.interval.ms": 1000}
+process(bootstrap, source, double, group_id=group, consumer=reading)
+"""
+
+
+def test_process_is_exactly_once_over_kills(kafka: str) -> None:
+    """Row S117: the program is killed again and again while records come; each is doubled once."""
+    source, sink = topic_of(kafka, 2), topic_of(kafka, 2)
+    command = [sys.executable, "-c", PROGRAM, kafka, source, sink, f"{source}-group"]
+    total = 2000
+    with Producer(kafka) as plain:
+        for kill in range(5):
+            program = subprocess.Popen(command, stdout=subprocess.PIPE)
+            try:
+                assert program.stdout is not None
+                program.stdout.readline()
+                for number in range(kill * total // 5, (kill + 1) * total // 5):
+                    plain.send(source, b"%d" % number)
+                plain.flush()
+                low = min(kill + 1, 4) * 100
+                eventually(lambda low=low: sum(ends(kafka, sink).values()) > low, 60)
+            finally:
+                program.send_signal(signal.SIGKILL)
+                program.wait()
+    left = [total]
+
+    def pass_on(record: Any) -> list[Send]:
+        value = int(record.value)
+        return [Send(sink, b"%d" % (2 * value), partition=0), Send(sink, record.value, partition=1)]
+
+    def everything_is_there() -> bool:
+        left[0] = total - len(read_all(kafka, sink, "read_committed", "poll"))
+        return left[0] <= 0
+
+    process(kafka, source, pass_on, group_id=f"{source}-group", until=everything_is_there)
+    doubled = Counter(read_all(kafka, sink, "read_committed", "poll"))
+    assert doubled == Counter(range(0, 2 * total, 2))
+
+
+def ends(kafka: str, topic: str) -> dict[TopicPartition, int]:
+    with Consumer(kafka, isolation_level="read_committed") as consumer:
+        return consumer.end_offsets([TopicPartition(topic, 0)])

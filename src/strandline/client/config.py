@@ -254,8 +254,6 @@ class CommonConfig(SecurityConfig):
     def _hint(self, key: str) -> str:
         """What to do about a key that is none."""
         name = key.replace(".", "_")
-        if name.startswith("transaction"):
-            return "transactions are not served yet, and enable.idempotence stores each record once"
         if name.startswith("sasl_") and name.endswith("_class"):
             return "this client has no classes: leave it out, sasl.mechanism and its settings say all"
         near = difflib.get_close_matches(key.replace("_", "."), self.rows, n=1)
@@ -329,6 +327,18 @@ class ProducerConfig(CommonConfig):
     metadata_max_idle_ms = milliseconds(
         "metadata.max.idle.ms", 300_000, "A topic not sent to for this long is dropped from the metadata."
     )
+    transactional_id = optional(
+        string(
+            "transactional.id",
+            None,
+            "Makes transactions, under a name that outlives restarts; a newer producer of that name fences this one.",
+        )
+    )
+    transaction_timeout_ms = milliseconds(
+        "transaction.timeout.ms",
+        60_000,
+        "The coordinator aborts a transaction that is open for longer; at most its transaction.max.timeout.ms.",
+    )
     partitioner: Setting[Partitioner | None] = _function(
         "partitioner",
         "Own function (topic, key, value, number of partitions) -> partition; without one: murmur2 of the key as in "
@@ -357,6 +367,12 @@ class ProducerConfig(CommonConfig):
         return self.acks_number == -1 if self.enable_idempotence is None else self.enable_idempotence
 
     def _check_together(self) -> None:
+        if self.transactional_id == "":
+            raise ConfigError("transactional.id", "", "a name of at least one character, or none at all")
+        if self.transactional_id is not None and not self.idempotent:
+            if self.acks_number != -1:
+                raise ConfigError("acks", self.acks, "transactional.id needs acks=all")
+            raise ConfigError("enable.idempotence", False, "transactional.id needs it")
         if self.enable_idempotence and self.acks_number != -1:
             raise ConfigError("acks", self.acks, "enable.idempotence needs acks=all")
         in_flight = self.max_in_flight_requests_per_connection

@@ -114,6 +114,9 @@ class Consumer:
     finish_run = direct(AsyncConsumer.finish_run)
     commit = waiting(AsyncConsumer.commit)
     commit_async = on_thread(AsyncConsumer.commit_async)
+    group_metadata = on_thread(AsyncConsumer.group_metadata)
+    handed_out = waiting(AsyncConsumer.handed_out)
+    committed_with_transaction = on_thread(AsyncConsumer.committed_with_transaction)
     committed = waiting(AsyncConsumer.committed)
     lag = waiting(AsyncConsumer.lag)
 

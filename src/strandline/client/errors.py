@@ -9,6 +9,7 @@ StrandlineError
 └── ClientError
     ├── ClientTimeout                 nothing came in time; `last_error` says what was met on the way
     │   ├── BufferExhausted           `buffer.memory` stayed full for `max.block.ms`: nothing was queued
+    │   ├── OutcomeUnknown            how a transaction ends is not known yet: it goes on; wait for it by another call
     │   └── DeliveryTimeout           `delivery.timeout.ms` passed: whether the record is in the log is unknown
     ├── BrokerUnreachable             an address did not answer; names the address and where it came from
     ├── TokenUnavailable              no token to log in with came from the token endpoint: names it, and what is wrong
@@ -19,6 +20,9 @@ StrandlineError
     │   ├── OffsetOutOfRange          the position is outside the log; carries requested, log start and end
     │   ├── LogTruncated              records that were read have been cut off the log (leader epoch check)
     │   └── TopicReplaced             the topic was deleted, and another one has its name: offsets mean other records
+    ├── TransactionAbortable          the open transaction cannot be committed: abort it, then begin it again
+    ├── TransactionFatal              a transactional producer can do nothing more: close it, and make another one
+    │   └── ProducerFenced            a newer producer has its transactional.id, or its transaction took too long
     ├── CommitFailed                  the group has moved on without this member: nothing was committed
     ├── MembershipLost                the member left, or was thrown out, between two polls; in `Consumer.state`
     ├── DeserializationFailed         a deserializer raised; carries topic, partition, offset, and which field
@@ -52,6 +56,28 @@ class BufferExhausted(ClientTimeout):
 
 class DeliveryTimeout(ClientTimeout):
     """No acknowledgement within `delivery.timeout.ms`. The record may or may not be in the log."""
+
+
+class OutcomeUnknown(ClientTimeout):
+    """A transaction is being ended, and `max.block.ms` is over: whether it is committed, or aborted, is not known yet.
+
+    It goes on: the same call again waits for its end. Nothing else can be done with the producer meanwhile.
+    """
+
+
+class TransactionAbortable(ClientError):
+    """The open transaction cannot be committed: something of it failed, which is the `__cause__`. Nothing of it will be
+    read by readers of committed records. Abort it, then begin it again: the producer goes on."""
+
+
+class TransactionFatal(ClientError):
+    """A transactional producer can do nothing more, for the reason that is the `__cause__`: close it and make another
+    one, whose first transaction aborts what this one has left open."""
+
+
+class ProducerFenced(TransactionFatal):
+    """A newer producer has begun under this transactional.id, or the coordinator has aborted a transaction that was
+    open for longer than `transaction.timeout.ms`."""
 
 
 class BrokerUnreachable(ClientError):

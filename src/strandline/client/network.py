@@ -93,6 +93,10 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.DELETE_RECORDS: VersionRange(0, 2),
     Api.INIT_PRODUCER_ID: VersionRange(0, 5),
     Api.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
+    Api.ADD_PARTITIONS_TO_TXN: VersionRange(0, 3),
+    Api.ADD_OFFSETS_TO_TXN: VersionRange(0, 4),
+    Api.END_TXN: VersionRange(0, 5),
+    Api.TXN_OFFSET_COMMIT: VersionRange(3, 5),
     Api.DESCRIBE_ACLS: VersionRange(1, 3),
     Api.CREATE_ACLS: VersionRange(1, 3),
     Api.DELETE_ACLS: VersionRange(1, 3),
@@ -181,6 +185,8 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, endpoint: Endpoint, client_id: str, on_lost: Callable[[Connection], None] | None) -> None:
         self.endpoint = endpoint
         self.versions: dict[int, VersionRange] = {}
+        self.features: dict[str, int] = {}
+        """Levels of the cluster's features, as they were finalized when this connection came up (KIP-584)."""
         self.closed = False
         self.lost_by: StrandlineError | None = None
         """Error that closed it; None: it is open."""
@@ -345,6 +351,8 @@ class Connection(asyncio.BufferedProtocol):
             if answer.error_code != ErrorCode.NONE:
                 raise KafkaError(answer.error_code, f"{self.endpoint} answered ApiVersions so")
             self.versions = {key.api_key: VersionRange(key.min_version, key.max_version) for key in answer.api_keys}
+            finalized = getattr(answer, "finalized_features", ())
+            self.features = {feature.name: feature.max_version_level for feature in finalized}
             self.met = expected
             return
 

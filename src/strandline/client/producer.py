@@ -6,10 +6,10 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from strandline.client.aio.producer import Headers, Payload, ProducerCore
 from strandline.client.config import ProducerConfig, parse_bootstrap
@@ -21,8 +21,14 @@ from strandline.client.open_batches import OpenBatches
 from strandline.client.producer_batch import Answer, ThreadFutures, ThreadResults
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
-from strandline.client.types import Ack
+from strandline.client.transactions import BlockingTransaction, Transactions, TransactionState
+from strandline.client.types import Ack, GroupMetadata
 from strandline.client.unclosed import FLUSH_S, nothing, watch
+
+if TYPE_CHECKING:
+    from strandline.client.aio.consumer import Offsets
+    from strandline.client.consumer import Consumer
+    from strandline.client.groups.commits import HandedOut
 
 
 class _Running:
@@ -89,6 +95,8 @@ class Producer:
         self._running: _Running | None = None
         self._open_batches: dict[str, OpenBatches] = {}
         """Open batches of the core that runs, by topic: the fast path of a record."""
+        self._handed: list[tuple[Consumer, HandedOut]] = []
+        """Offsets of the open transaction, and whose they are."""
         self._watched: Callable[[], None] = nothing
         self._closed = False
         _producers.add(self)
@@ -150,6 +158,84 @@ class Producer:
         running.flush(timeout_s)
         running.thread.raise_left()
 
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Fence whoever had this transactional.id before, and abort what it left open. The first transaction does it.
+
+        Raises:
+            ConfigError: no `transactional.id`.
+            KafkaError: the cluster refuses it.
+            ClientTimeout: it takes longer than `max.block.ms`.
+        """
+        self._in_transaction("init_transactions", Transactions.init)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: what any thread sends from now on is part of it. Raises as `init_transactions`, and
+        ClientError while one is open."""
+        self._in_transaction("begin_transaction", Transactions.begin)
+        self._handed.clear()
+
+    def commit_transaction(self) -> None:
+        """Send what is left, and commit the transaction. An interrupt (Ctrl-C) does not stop it: call it again.
+
+        Raises:
+            TransactionAbortable: something of it failed: abort it. It is not committed.
+            ProducerFenced, TransactionFatal: this producer can do nothing more. A transaction that it was just
+                committing may be committed.
+            OutcomeUnknown: it takes longer than `max.block.ms`, and goes on; call it again.
+            ClientError: no transaction is open.
+        """
+        self._in_transaction("commit_transaction", Transactions.commit)
+        while self._handed:
+            consumer, handed = self._handed.pop()
+            consumer.committed_with_transaction(handed)
+
+    def abort_transaction(self) -> None:
+        """Drop what was not sent yet, and abort the transaction. Raises as `commit_transaction`."""
+        self._in_transaction("abort_transaction", Transactions.abort)
+
+    def send_offsets(self, consumer: Consumer) -> None:
+        """Commit with the transaction that everything which this consumer has handed out is done.
+
+        The consumer has `enable.auto.commit=false`. After an abort it goes on behind what it has handed out, unless it
+        is told to `seek`.
+
+        Raises:
+            CommitFailed: its group has moved on.
+            ConfigError: it has no group, or commits by itself.
+            Exception: as `commit_transaction`.
+        """
+        handed = consumer.handed_out()
+        self._in_transaction("send_offsets", Transactions.send_offsets, handed.offsets, handed.group)
+        self._handed.append((consumer, handed))
+
+    def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata) -> None:
+        """Commit these offsets (of the next record to read) with the transaction, for the group and under the
+        membership that `Consumer.group_metadata` tells. Raises as `commit_transaction`."""
+        from strandline.client.aio.consumer import plain_offsets
+
+        self._in_transaction("send_offsets", Transactions.send_offsets, plain_offsets(offsets) or {}, group)
+
+    def transaction(self) -> BlockingTransaction[Self]:
+        """``with producer.transaction():`` begins a transaction, and commits it at the end of the block, or aborts it
+        where the block ends by an exception.
+
+        Raises as `begin_transaction` and `commit_transaction`; what was TransactionAbortable is aborted by then.
+        """
+        return BlockingTransaction(self)
+
+    @property
+    def transaction_state(self) -> TransactionState:
+        """State of its transactions."""
+        running = self._running
+        return TransactionState.UNINITIALIZED if running is None else running.core.transactions.state
+
+    def _in_transaction(self, name: str, call: Callable[..., Awaitable[None]], *given: object) -> None:
+        running = self._running or self._start()
+        running.futures.may_wait(name)
+        running.thread.wait(partial(call, running.core.transactions, *given))
+
     def producer_id(self) -> int:
         """The id that stands in the batches of this producer in the log (KIP-98); -1 when it is not idempotent.
 
@@ -184,6 +270,8 @@ class Producer:
             return
         try:
             if not running.thread.closed:  # else an earlier call, which was interrupted, ends it just now
+                if self._config.transactional_id is not None:
+                    running.thread.wait(partial(running.core.close_transaction, timeout_s))
                 self.flush(timeout_s)
         finally:
             running.thread.stop(running.core.close)  # rule B43/closed-before-every-record-has-its-answer

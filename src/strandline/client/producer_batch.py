@@ -34,6 +34,8 @@ class SequenceNumbers(NamedTuple):
     producer_epoch: int = -1
     base_sequence: int = -1
     """Sequence number of the batch's first record."""
+    transactional: bool = False
+    """Whether the batch is part of a transaction of this producer."""
 
 
 class Answer(NamedTuple):
@@ -321,7 +323,7 @@ class OpenRecords(OpenBatch):
         records._codec = codec
         return records
 
-    def build(self, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
+    def build(self, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool) -> bytearray:
         """The batch's bytes with these numbers, once, when it is sealed."""
         return finish_batch(
             self.take(),
@@ -332,6 +334,7 @@ class OpenRecords(OpenBatch):
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
+            transactional=transactional,
         )
 
 

@@ -37,6 +37,7 @@ from strandline.client.producer_batch import (
     Results,
     SequenceNumbers,
 )
+from strandline.client.producer_ids import producer_id_of_its_own
 from strandline.client.rights import answered
 from strandline.client.session import Session
 from strandline.client.types import Header, NodeInfo
@@ -127,6 +128,7 @@ class Accumulator:
         self.memory = Memory(config.buffer_memory, max_record, config.batch_size)
         self.lock = threading.RLock()
         self.closed: Exception | None = None
+        self._barred: Exception | None = None  # said to records that are sent while no transaction is open
         self._batch_size = config.batch_size
         self._batch_size_max = config.largest_batch
         self._max_record = max_record
@@ -175,6 +177,8 @@ class Accumulator:
         with self.lock:
             if self.closed is not None:
                 raise self.closed
+            if self._barred is not None:  # schedule 132/a-record-comes-between-transactions
+                raise self._barred
             if not isinstance(partition, tuple):
                 partition = partition()
             queue = self._queue(partition)
@@ -373,6 +377,13 @@ class Accumulator:
             if batch in queue.waiting:
                 queue.waiting.remove(batch)
 
+    def bar(self, error: Exception | None) -> None:
+        """Take no more records, nor let open batches, and raise `error` for them; None: a transaction is open."""
+        with self.lock:
+            self._barred = error
+            for waiting in (queue.waiting for queue in self.queues.values() if queue.waiting):
+                waiting[-1].seal()  # schedule 132/a-record-comes-between-transactions/2
+
     def disown(self, error: Exception) -> None:
         """In the child of a fork: what is here is the parent's, whose thread may have held the lock. Who waits is
         woken, and takes `error` for its answer."""
@@ -416,6 +427,8 @@ class Sequencer:
 
     forgets_queues = True
     """Whether the queue of a partition that is not sent to any more may be forgotten (`retire`)."""
+    produce_version_max: int | None = None
+    gives_up = False  # whether what is not acknowledged at once fails: nobody wants it any more
 
     def __init__(
         self,
@@ -473,6 +486,10 @@ class Sequencer:
             queue.known = queue.known or written
             while queue.numbered and queue.numbered[0].resolved:
                 queue.numbered.pop(0)
+
+    def failed(self, queue: PartitionQueue, batch: ProducerBatch, error: Exception) -> None:
+        """A batch has failed for good: it may be in the log all the same."""
+        self.resolve(queue, batch, written=False)
 
     def refused(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
         """Take note of an error about sequences; true when `code` is one (the batch is then to be sent again)."""
@@ -533,49 +550,17 @@ class Sequencer:
             self._fetching = asyncio.get_running_loop().create_task(self._fetch())
 
     async def _fetch(self) -> None:
-        failures = 0
-        values = {
-            "transactional_id": None,
-            "transaction_timeout": 0x7FFFFFFF,
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
-        session = self._session
         try:
-            while True:
-                try:
-                    connection = await session.network.to_any(list(session.metadata.nodes.values()))
-                    answer = await connection.call(Api.INIT_PRODUCER_ID, values, self._config.request_timeout_ms)
-                    if answer.error_code is not ErrorCode.NONE:
-                        lacks = answered(self._config, Api.INIT_PRODUCER_ID, answer.error_code).message
-                        words = _no_producer_id(answer.error_code, connection.endpoint, lacks)
-                        raise KafkaError(answer.error_code, words)
-                    self.producer_id, self._first_epoch = answer.producer_id, 0
-                    self.last_error = None
-                    self._wake()
-                    return
-                except KafkaError as error:
-                    self.last_error = error
-                    if not error.retriable:
-                        self._on_fatal(error)
-                        return
-                except StrandlineError as error:
-                    self.last_error = error
-                failures += 1
-                await asyncio.sleep(session.backoff_ms(failures) / 1000)
+            given = await producer_id_of_its_own(self._session, self._config, self._note)
+            self.producer_id, self._first_epoch = given.number, 0
+            self._wake()
+        except KafkaError as error:
+            self._on_fatal(error)
         finally:
             self._fetching = None
 
-
-def _no_producer_id(code: ErrorCode, endpoint: object, lacks: str) -> str:
-    """Words for the error; without a right, who lacks which."""
-    words = f"{endpoint} gave no producer id"
-    if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        words += (
-            f": {lacks}; an idempotent producer needs the right to WRITE a topic, any one"
-            " (or IDEMPOTENT_WRITE of the cluster); enable.idempotence=false produces without a producer id"
-        )
-    return words
+    def _note(self, error: StrandlineError | None) -> None:
+        self.last_error = error
 
 
 Sent = list[tuple[PartitionQueue, ProducerBatch]]
@@ -606,7 +591,7 @@ class Sender:
         self._wake = wake
         self._acks = config.acks_number
         self._sequencer: Sequencer | None = None
-        if config.idempotent:
+        if config.idempotent and config.transactional_id is None:
             self.take_sequencer(Sequencer)
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._reached: dict[int, None] = {}
@@ -716,13 +701,14 @@ class Sender:
         self._metadata.want(list(topics))
         ids = {name: view.topic_id for name in topics if (view := self._metadata.topics.get(name)) is not None}
         all_named = all(ids.get(name) is not None for name in topics)
+        at_most = None if self._sequencer is None else self._sequencer.produce_version_max
         try:
-            version = connection.version(Api.PRODUCE, None if all_named else 12)
+            version = connection.version(Api.PRODUCE, at_most if all_named else at_most or 12)
         except KafkaError as error:
             self._undo(sent, error)
             return
         wanted = [ProduceTopic(name, ids.get(name), batches) for name, batches in topics.items()]
-        request = ProduceRequest(self._acks, self._config.request_timeout_ms, None, wanted)
+        request = ProduceRequest(self._acks, self._config.request_timeout_ms, self._config.transactional_id, wanted)
         body = write_request(version, request)
         answer = connection.send(Api.PRODUCE, version, body, self._config.request_timeout_ms, self._acks != 0)
         if self._acks == 0:
@@ -793,8 +779,11 @@ class Sender:
         given_up, queue.on_wire = queue.on_wire, []
         for batch in given_up:
             if not batch.done:
-                batch.last_error = Disconnected(f"broker {queue.wire_node} no longer leads {queue.partition}")
-                self._accumulator.put_back(queue, batch)
+                batch.last_error = lost = Disconnected(f"broker {queue.wire_node} no longer leads {queue.partition}")
+                if self._sequencer.gives_up:  # rule C19/an-abort-waits-for-what-the-old-leader-has
+                    self._fail(queue, batch, lost)
+                else:
+                    self._accumulator.put_back(queue, batch)
 
     def _answered(
         self,
@@ -907,7 +896,7 @@ class Sender:
             return False
         failure = error if isinstance(error, StrandlineError) else Disconnected(str(error))
         batch.last_error = failure
-        if batch.attempts > self._config.retries:
+        if batch.attempts > self._config.retries or (self._sequencer is not None and self._sequencer.gives_up):
             self._fail(queue, batch, failure)
             return False
         level = logging.INFO if batch.attempts == 1 else logging.DEBUG
@@ -918,12 +907,18 @@ class Sender:
 
     def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: Exception) -> None:
         if self._sequencer is not None:
-            self._sequencer.resolve(queue, batch, written=False)
+            self._sequencer.failed(queue, batch, error)
         self._accumulator.drop(queue, batch)
         self._accumulator.release(batch)
-        logs.producer.error("%s not written: %s", logs.records_of(queue.partition, batch.count), error)
+        logs.not_written(queue.partition, batch.count, error)
         batch.fail(error)
         self._accumulator.complete(batch)
+
+    def fail_unsent(self, error: StrandlineError) -> None:
+        """Fail what is queued and not on the wire."""
+        for queue, batch in self._accumulator.all_batches():
+            if batch not in queue.on_wire:
+                self._fail(queue, batch, error)
 
     # -- ends -------------------------------------------------------------------------------------------------------
 

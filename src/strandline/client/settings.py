@@ -73,6 +73,8 @@ class ProducerSettings(CommonSettings, total=False):
     enable_idempotence: bool | None
     compression_type: str
     metadata_max_idle_ms: int
+    transactional_id: str | None
+    transaction_timeout_ms: int
     partitioner: Partitioner | None
 
 

@@ -315,6 +315,16 @@ class GroupDescription:
     members: tuple[GroupMember, ...]
 
 
+class GroupMetadata(NamedTuple):
+    """Membership of a consumer, under which a transaction commits its offsets (KIP-447): other members, or older
+    generations, are refused. The default is no member, of a group that has none."""
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
+
+
 EARLIEST = -2
 """`list_offsets`: the first offset the log still has."""
 LATEST = -1

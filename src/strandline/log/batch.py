@@ -319,11 +319,14 @@ def with_body(batch: Buffer, header: BatchHeader, codec: Codec, body: Buffer) ->
     return copy
 
 
-def with_producer(batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
+def with_producer(
+    batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
+) -> bytearray:
     """A copy of this one batch as that producer sends it (-1: none): base offset 0, no leader epoch, and a new CRC. Its
-    records, timestamps and compression are as they were.
+    records, timestamps and compression are as they were. It is part of a transaction of this producer, or of none.
     """
     copy = bytearray(batch)
+    copy[22] = copy[22] & ~TRANSACTIONAL_BIT | (TRANSACTIONAL_BIT if transactional else 0)
     patch_base_offset_and_epoch(copy, 0, 0, -1)
     _PRODUCER.pack_into(copy, 43, producer_id, producer_epoch, base_sequence)
     _UINT32.pack_into(copy, 17, crc32c(memoryview(copy)[CRC_START:]))
@@ -391,6 +394,7 @@ def finish_batch(
     producer_id: int,
     producer_epoch: int,
     base_sequence: int,
+    transactional: bool = False,
 ) -> bytearray:
     """A batch of records numbered 0, 1, 2..., which stand in `batch` behind HEADER_SIZE bytes of room. It becomes the
     batch itself; only compression makes another one."""
@@ -398,8 +402,9 @@ def finish_batch(
         packed = bytearray(HEADER_SIZE)
         packed += compress(codec, memoryview(batch)[HEADER_SIZE:])
         batch = packed
+    attributes = codec | TRANSACTIONAL_BIT if transactional else codec
     return _headed(
-        batch, codec, count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
+        batch, attributes, count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
     )
 
 

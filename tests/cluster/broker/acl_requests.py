@@ -114,7 +114,7 @@ def _marker(t: Things) -> dict[str, Any]:
 
 REQUESTS: list[Ask] = [
     Ask(Api.PRODUCE, _produce),
-    Ask(Api.PRODUCE, lambda t: {**_produce(t), "transactional_id": "tx"}),
+    Ask(Api.PRODUCE, lambda t: {**_produce(t), "transactional_id": t.transactional_id}),
     Ask(Api.FETCH, _fetch),
     Ask(
         Api.METADATA,
@@ -166,6 +166,7 @@ REQUESTS: list[Ask] = [
     Ask(Api.CONSUMER_GROUP_HEARTBEAT, lambda t: {**_group(**HEARTBEAT)(t), "subscribed_topic_names": (t.topic,)}),
     Ask(Api.CONSUMER_GROUP_DESCRIBE, lambda t: {"group_ids": (t.group,), "include_authorized_operations": True}),
     Ask(Api.OFFSET_COMMIT, _offsets),
+    Ask(Api.TXN_OFFSET_COMMIT, lambda t: {**_offsets(t), **_transaction(t)}),
     Ask(Api.OFFSET_DELETE, _offsets),
     Ask(Api.OFFSET_FETCH, _offsets),
     Ask(Api.OFFSET_FETCH, lambda t: {**_group()(t), "topics": None, "groups": [{**_group()(t), "topics": None}]}, 2),

@@ -38,6 +38,7 @@ CHANGE_NOTHING = {
         Api.ADD_PARTITIONS_TO_TXN,
         Api.ADD_OFFSETS_TO_TXN,
         Api.END_TXN,
+        Api.TXN_OFFSET_COMMIT,
         Api.LIST_TRANSACTIONS,
     ),
     *(api for api in Api if api.name.startswith("DESCRIBE_") or api.name.endswith("_DESCRIBE")),

@@ -12,6 +12,7 @@ from kafka_case import run, versions
 from kafka_node import KafkaNode
 from kafka_wire import KafkaClient, connect
 
+from strandline.cluster.groups import coordinator
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.groups.runtime import Phase
 from strandline.controller import api
@@ -505,6 +506,24 @@ def test_b34_and_so_does_one_that_has_led_before(tmp_path: Path) -> None:
         node.controller.fence(NodeId(2))
         fetched = await early
         assert fetched.groups[0].error_code in (0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    run(tmp_path, main)
+
+
+def test_b34_without_a_copy_it_has_nothing_to_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is elected has followed before, and so has heard that it has a copy: the request was sent here in error."""
+    monkeypatch.setattr(coordinator, "NAMED_MS_MAX", 600_000.0)
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.controller.start_broker(NodeId(2), Endpoint("elsewhere", 9092), rack="b")
+        topic = api.CreatableTopic(OFFSETS_TOPIC, assignments=(api.ReplicaAssignment(0, (NodeId(2),)),))
+        node.controller.run(topics.create_topics(node.controller.state, api.CreateTopicsRequest((topic,))))
+        asked = [{"group_id": "g", "topics": None}]
+        async with asyncio.timeout(5):
+            fetched = await client.ask("offset_fetch", 8, groups=asked, require_stable=True)
+            assert fetched.groups[0].error_code == ErrorCode.NOT_COORDINATOR
+            described = await client.ask("describe_groups", 5, groups=("g",), include_authorized_operations=False)
+            assert described.groups[0].error_code == ErrorCode.NOT_COORDINATOR
 
     run(tmp_path, main)
 

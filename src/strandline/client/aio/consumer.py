@@ -12,7 +12,7 @@ from uuid import UUID
 from strandline.client.config import ConsumerConfig, Deserializer
 from strandline.client.errors import ClientError, ClosedError, DeserializationFailed, TopicReplaced
 from strandline.client.fetcher import Fetcher, Lookups, PartitionState
-from strandline.client.groups.commits import CommitDone
+from strandline.client.groups.commits import CommitDone, HandedOut
 from strandline.client.groups.session import ConsumerState, GroupSession, Invoke, Listener, Subscribed, Topics, invoke
 from strandline.client.leaders import Leaders
 from strandline.client.limits import Limit, limited
@@ -21,7 +21,14 @@ from strandline.client.polled import Part, Place, PolledRecords
 from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
 from strandline.client.tasks import Tasks
-from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+from strandline.client.types import (
+    EARLIEST,
+    LATEST,
+    ConsumerRecord,
+    GroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+)
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.marks import mark
@@ -618,13 +625,13 @@ class Consumer:
         """
         group = self._of_group("commit")
         self._started()
-        await group.commits.commit(_plain(offsets), self._timeout_ms())
+        await group.commits.commit(plain_offsets(offsets), self._timeout_ms())
 
     def commit_async(self, offsets: Offsets | None = None, callback: CommitDone | None = None) -> None:
         """As `commit`, beside everything else and in the order of the calls; `callback(offsets, error or None)`."""
         group = self._of_group("commit_async")
         self._started()
-        group.commits.commit_later(self._tasks, _plain(offsets), callback)
+        group.commits.commit_later(self._tasks, plain_offsets(offsets), callback)
 
     @limited
     async def committed(
@@ -641,6 +648,25 @@ class Consumer:
         wanted = self.assignment() if partitions is None else [partition_of(item) for item in partitions]
         found = await group.coordinator.retrying(lambda: group.coordinator.committed(wanted), self._timeout_ms())
         return {item: found.get(item) for item in wanted}
+
+    def group_metadata(self) -> GroupMetadata:
+        """Membership under which a producer commits offsets of this consumer with its transaction.
+
+        Raises:
+            ConfigError: no `group.id`.
+            CommitFailed: topics are subscribed to, and this consumer is no member.
+        """
+        return self._of_group("group_metadata").commits.group_metadata
+
+    async def handed_out(self) -> HandedOut:
+        """Offsets behind everything that was handed out, for a transaction (`Producer.send_offsets`)."""
+        group = self._of_group("send_offsets")
+        self._started()
+        return await group.commits.handed_out()
+
+    def committed_with_transaction(self, handed: HandedOut) -> None:
+        """The transaction with these offsets is committed."""
+        self._of_group("send_offsets").commits.committed_with_transaction(handed)
 
     @property
     def group_id(self) -> str | None:
@@ -892,7 +918,8 @@ def partition_of(item: Partition) -> TopicPartition:
     return item if isinstance(item, TopicPartition) else TopicPartition(*item)
 
 
-def _plain(offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
+def plain_offsets(offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
+    """The offsets, whichever way partitions and offsets are written."""
     if offsets is None:
         return None
     return {

@@ -6,10 +6,11 @@ import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
+from strandline.client.limits import Limit
 from strandline.client.logs import log
 from strandline.client.metadata import TopicView
 from strandline.client.open_batches import OpenBatches
@@ -18,12 +19,17 @@ from strandline.client.producer_batch import LoopResults, Results
 from strandline.client.sender import Accumulator, Sender
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
-from strandline.client.types import Ack, Header
+from strandline.client.transactions import AsyncTransaction, Transactions, TransactionState
+from strandline.client.types import Ack, GroupMetadata, Header
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
 from strandline.proto.system import SystemClock
+
+if TYPE_CHECKING:
+    from strandline.client.aio.consumer import Consumer, Offsets
+    from strandline.client.groups.commits import HandedOut
 
 Payload = bytes | bytearray | memoryview
 Headers = Sequence[Header] | Mapping[str, bytes | None]
@@ -57,6 +63,9 @@ class ProducerCore:
         """Value of `_runs` when the next run was asked for; another number: none is asked for."""
         self.accumulator = Accumulator(config, results, self.clock, self._wake_from_append)
         self.sender = Sender(config, session, self.accumulator, self._wake)
+        self._transactions: Transactions | None = None
+        if config.transactional_id is not None:
+            self._transactions = Transactions(config, session, self.accumulator, self.sender, self._wake)
         self._session = session
         self.open_batches: dict[str, OpenBatches] = {}
         """OpenBatches of the topics that were sent to, by name."""
@@ -136,6 +145,23 @@ class ProducerCore:
         except TimeoutError:
             trouble = self.sender.current_trouble()
             raise ClientTimeout(f"no producer id within max.block.ms={max_block_ms}", trouble) from None
+
+    @property
+    def transactions(self) -> Transactions:
+        """Its transactions. Raises ConfigError: it makes none."""
+        if self._transactions is None:
+            raise ConfigError("transactional.id", None, "a name that outlives restarts: transactions need one")
+        return self._transactions
+
+    async def close_transaction(self, timeout_s: float | None) -> None:
+        """Abort a transaction that is open still. Raises ClientTimeout, and as `Transactions.commit`."""
+        if self._transactions is None:
+            return
+        leave = self._transactions.leave()
+        if timeout_s is None:
+            await leave
+        else:
+            await Limit(timeout_s * 1000, f"the open transaction was not ended within {timeout_s} s").keep(leave)
 
     def exhausted(self) -> BufferExhausted:
         """The error of a send that found no room in time."""
@@ -250,6 +276,8 @@ class Producer:
         self._config = ProducerConfig(settings)
         self.session = Session(bootstrap, self._config, clock=clock, rng=rng, allow_auto_create=True)
         self._core: ProducerCore | None = None
+        self._handed: list[tuple[Consumer, HandedOut]] = []
+        """Offsets of the open transaction, and whose they are."""
         self._closed = False
 
     async def send(
@@ -300,6 +328,78 @@ class Producer:
             self.session.check()
             await self._core.flush(timeout_s)
 
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    async def init_transactions(self) -> None:
+        """Fence whoever had this transactional.id before, and abort what it left open. The first transaction does it.
+
+        Raises:
+            ConfigError: no `transactional.id`.
+            KafkaError: the cluster refuses it.
+            ClientTimeout: it takes longer than `max.block.ms`.
+        """
+        await self._started().transactions.init()
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent from now on is part of it. Raises as `init_transactions`, and ClientError
+        while one is open."""
+        await self._started().transactions.begin()
+        self._handed.clear()
+
+    async def commit_transaction(self) -> None:
+        """Send what is left, and commit the transaction.
+
+        Raises:
+            TransactionAbortable: something of it failed: abort it. It is not committed.
+            ProducerFenced, TransactionFatal: this producer can do nothing more. A transaction that it was just
+                committing may be committed.
+            OutcomeUnknown: it takes longer than `max.block.ms`, and goes on; call it again.
+            ClientError: no transaction is open.
+        """
+        await self._started().transactions.commit()
+        while self._handed:
+            consumer, handed = self._handed.pop()
+            consumer.committed_with_transaction(handed)
+
+    async def abort_transaction(self) -> None:
+        """Drop what was not sent yet, and abort the transaction. Raises as `commit_transaction`."""
+        await self._started().transactions.abort()
+
+    async def send_offsets(self, consumer: Consumer) -> None:
+        """Commit with the transaction that everything which this consumer has handed out is done.
+
+        The consumer has `enable.auto.commit=false`. After an abort it goes on behind what it has handed out, unless it
+        is told to `seek`.
+
+        Raises:
+            CommitFailed: its group has moved on.
+            ConfigError: it has no group, or commits by itself.
+            Exception: as `commit_transaction`.
+        """
+        handed = await consumer.handed_out()
+        await self._started().transactions.send_offsets(handed.offsets, handed.group)
+        self._handed.append((consumer, handed))
+
+    async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata) -> None:
+        """Commit these offsets (of the next record to read) with the transaction, for the group and under the
+        membership that `Consumer.group_metadata` tells. Raises as `commit_transaction`."""
+        from strandline.client.aio.consumer import plain_offsets
+
+        await self._started().transactions.send_offsets(plain_offsets(offsets) or {}, group)
+
+    def transaction(self) -> AsyncTransaction[Self]:
+        """``async with producer.transaction():`` begins a transaction, and commits it at the end of the block, or
+        aborts it where the block ends by an exception.
+
+        Raises as `begin_transaction` and `commit_transaction`; what was TransactionAbortable is aborted by then.
+        """
+        return AsyncTransaction(self)
+
+    @property
+    def transaction_state(self) -> TransactionState:
+        """State of its transactions."""
+        return TransactionState.UNINITIALIZED if self._core is None else self._core.transactions.state
+
     async def partitions_for(self, topic: str) -> int:
         """Number of partitions of a topic. Raises as `send` does."""
         deadline_ms = self.session.clock.monotonic_ms() + self._config.max_block_ms
@@ -314,6 +414,7 @@ class Producer:
         if already or core is None or self.session.orphaned:
             return
         try:
+            await core.close_transaction(timeout_s)
             await self.flush(timeout_s)
         finally:
             await core.close()

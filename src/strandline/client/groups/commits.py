@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from strandline.client import logs
@@ -25,9 +26,9 @@ from strandline.client.logs import log
 from strandline.client.loop_thread import end_where_forked
 from strandline.client.metadata import Metadata
 from strandline.client.tasks import Tasks
-from strandline.client.types import ConsumerRecord, OffsetAndMetadata
+from strandline.client.types import ConsumerRecord, GroupMetadata, OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
@@ -183,11 +184,18 @@ class Progress:
         known."""
         self._doubted.update(dict.fromkeys(partitions))
 
-    def was_committed(self, partition: TopicPartition, offset: int) -> None:
+    def was_committed(self, partition: TopicPartition, offset: int, *, by_transaction: bool = False) -> None:
         """Note that the coordinator has this offset."""
         self._committed[partition] = offset
-        self._own[partition] = None
+        if not by_transaction:
+            self._own[partition] = None
         self._doubted.pop(partition, None)
+
+    def leave_to_transactions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that a transaction commits offsets of these: nothing is committed anew beside it, for the later one in
+        the coordinator's log wins, and that would take the transaction's offset back."""
+        for item in partitions:
+            self._own.pop(item, None)  # rule C19/a-renewal-takes-a-transactions-offset-back
 
     def known_committed(self, *, found_too: bool) -> dict[TopicPartition, int]:
         """Offsets at the coordinator of the partitions that are held: committed here, or (`found_too`) found there."""
@@ -228,6 +236,14 @@ OVER = {
 _FROM_OUTSIDE = (
     "the group has members, and they alone commit: partitions that are assigned by name need a group of their own"
 )
+
+
+class HandedOut(NamedTuple):
+    """What a consumer has handed out and not committed, for a transaction to commit; and the membership it is under."""
+
+    group: GroupMetadata
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+    tenures: dict[TopicPartition, int]
 
 
 class Commits:
@@ -344,6 +360,41 @@ class Commits:
         """Wait for the commits that are under way, though not for ever."""
         if self._later:
             await asyncio.wait(list(self._later), timeout=min(timeout_ms, PARTING_COMMIT_MS) / 1000)
+
+    # -- in transactions of a producer ------------------------------------------------------------------------------
+
+    @property
+    def group_metadata(self) -> GroupMetadata:
+        """The membership to commit under. Raises CommitFailed: a subscriber that is no member."""
+        member_id, generation, instance_id = self._signature()
+        return GroupMetadata(self._coordinator.group_id, generation, member_id, instance_id)
+
+    async def handed_out(self) -> HandedOut:
+        """Everything that was handed out and is not committed; it is done now.
+
+        Raises:
+            ConfigError: what is done is committed outside of transactions too (`enable.auto.commit`).
+            CommitFailed: the group has moved on.
+            TopicReplaced, UnknownTopic: an offset is one of a topic that is gone.
+        """
+        if self._config.enable_auto_commit:
+            raise ConfigError("enable.auto.commit", True, "false: the offsets are committed with the transaction")
+        async with self._in_turn:
+            offsets = self._wanted(None)
+            for item, offset in offsets.items():
+                gone = self._end_of(item, offset)
+                if gone is not None:
+                    raise gone
+            tenures = self.progress.tenures(offsets)
+            self.progress.leave_to_transactions(offsets)
+            return HandedOut(self.group_metadata, offsets, tenures)
+
+    def committed_with_transaction(self, handed: HandedOut) -> None:
+        """The transaction is committed, and these offsets with it."""
+        now = self.progress.tenures(handed.offsets)
+        for item, offset in handed.offsets.items():
+            if now.get(item) == handed.tenures.get(item):
+                self.progress.was_committed(item, offset.offset, by_transaction=True)
 
     # -- offsets that do not change ---------------------------------------------------------------------------------
 

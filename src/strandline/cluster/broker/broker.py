@@ -251,7 +251,9 @@ def _group_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
     )
     yield GroupMembersHandler(groups=groups, authorizer=authorizer)
     yield ConsumerGroupsHandler(groups=groups, image=image, authorizer=authorizer)
-    yield OffsetCommitHandler(groups=groups, image=image, authorizer=authorizer)
+    yield OffsetCommitHandler(
+        groups=groups, image=image, authorizer=authorizer, verifier=parts.verifier, clock=parts.clock
+    )
     yield OffsetFetchHandler(groups=groups, image=image, authorizer=authorizer)
     yield GroupAdminHandler(groups=groups, authorizer=authorizer)
 

@@ -79,15 +79,17 @@ class Coordinator(Generic[S]):
         """The partition that has the key. The news that this broker leads it may come here a moment later than to the
         broker that named it (rule B34): NOT_COORDINATOR, after which librdkafka asks for committed offsets no more,
         would be said in error. Where a leadership of it has ended here most come late, and look for the new one at
-        once; `patient`: this one waits all the same."""
+        once; `patient`: this one waits all the same. No news can come where this broker has no copy: who is elected has
+        heard of its own."""
         until_ms = asked_ms + NAMED_MS_MAX  # rule B34/named-coordinator-denies-it
         while True:
             topic = self._image().topics.get(self.runtime.topic)
             partition = None if topic is None else partition_of(key, len(topic.partitions))
-            if partition is not None and (
-                self.runtime.knows(partition) or (self.runtime.gave_up(partition) and not patient)
-            ):
-                return partition
+            if topic is not None and partition is not None:
+                if self.runtime.knows(partition) or (self.runtime.gave_up(partition) and not patient):
+                    return partition
+                if not self.runtime.has_copy(topic.partitions[partition]):  # rule B34/without-a-copy-it-waits
+                    return partition
             if self._clock.monotonic_ms() >= until_ms:
                 if partition is None:
                     raise KafkaError(ErrorCode.NOT_COORDINATOR, self.none_yet)

@@ -34,6 +34,7 @@ from strandline.cluster.groups.machine import (
 )
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.log.batch import RecordBatchBuilder
 from strandline.log.partition_log import PartitionLog
 from strandline.log.transactions import Marker, Verification
@@ -308,6 +309,10 @@ class CoordinatorRuntime(Generic[S]):
         that is not led here, who asks may have heard of an election that this broker has not heard of yet."""
         waits = self._replicas.waits_for_log(TopicPartition(self.topic, partition))
         return self._closed or partition in self._hosted or waits
+
+    def has_copy(self, partition: PartitionRecord) -> bool:
+        """True if this broker is a replica, by these metadata. It follows before it can be elected."""
+        return self._replicas.node_id in partition.replicas
 
     def gave_up(self, partition: int) -> bool:
         """True if this broker has led the partition since its start, and leads it no more, as far as it has heard:

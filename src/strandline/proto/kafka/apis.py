@@ -41,6 +41,7 @@ class Api(IntEnum):
     ADD_OFFSETS_TO_TXN = 25, 3
     END_TXN = 26, 3
     WRITE_TXN_MARKERS = 27, 1
+    TXN_OFFSET_COMMIT = 28, 3
     DESCRIBE_ACLS = 29, 2
     CREATE_ACLS = 30, 2
     DELETE_ACLS = 31, 2

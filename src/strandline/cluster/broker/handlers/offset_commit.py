@@ -1,24 +1,28 @@
-"""OffsetCommit (8) and OffsetDelete (47): the offsets that groups have committed, written and deleted.
+"""OffsetCommit (8), TxnOffsetCommit (28) and OffsetDelete (47): the offsets of groups, written and deleted.
 
-Both raise KafkaError as those of members do (`group_members.py`).
+They raise KafkaError as those of members do (`group_members.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
-from strandline.cluster.broker.request import Authorizer, RequestContext
+from strandline.cluster.broker.first_appends import AGAIN_MS_MAX, Asks, ask_again
+from strandline.cluster.broker.handlers.transactions import served
+from strandline.cluster.broker.request import Authorizer, RequestContext, require, transaction
 from strandline.cluster.broker.requested_topics import OffsetAccess
 from strandline.cluster.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.cluster.groups.machine import Transaction
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId
 from strandline.proto.kafka.apis import Api
+from strandline.proto.ports import Clock
 
 RETENTION_UNTIL = 4
 EPOCH_SINCE = 6
@@ -27,6 +31,35 @@ TOPIC_ID_SINCE = 10
 
 GROUP_NOT_FOUND_SINCE = 9
 """OffsetCommit: from this version on a client understands that there is no such group."""
+
+TXN_EPOCH_SINCE = 2
+TXN_MEMBER_SINCE = 3
+"""TxnOffsetCommit: from this version on a generation fences (KIP-447)."""
+
+TXN_ABORTABLE_SINCE = 4
+TXN_ADDS_SINCE = 5
+"""TxnOffsetCommit: from this version on it adds the group to the transaction (KIP-890); AddOffsetsToTxn did before."""
+
+_TOLD: Mapping[ErrorCode, ErrorCode] = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    **dict.fromkeys(
+        (
+            ErrorCode.NETWORK_EXCEPTION,
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ),
+        # Every client asks this coordinator again, and looks for no other: the trouble is with the producer's.
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ),
+}
+"""Answer of a producer's coordinator -> what a client of any version is told; others are told as they are."""
 
 RETENTION_MS_MAX = 10**14
 """3,000 years: more than a retention can mean, and added to a time still less than a record can hold."""
@@ -63,9 +96,21 @@ class OffsetCommit(NamedTuple):
 class OffsetCommitHandler:
     """Writes and deletes committed offsets."""
 
-    def __init__(self, *, groups: GroupCoordinator, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
+    def __init__(
+        self,
+        *,
+        groups: GroupCoordinator,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        verifier: Asks,
+        clock: Clock,
+    ) -> None:
         self._groups = groups
+        self._image = image
+        self._authorizer = authorizer
         self._access = OffsetAccess(image, authorizer)
+        self._verifier = verifier
+        self._clock = clock
 
     # OffsetCommit
 
@@ -86,9 +131,29 @@ class OffsetCommitHandler:
                 UNSUPPORTED_VERSION before version 9.
         """
         self._access.check_group(context, Operation.READ, request.group_id)
+        accepted, errors = self._judge(context, request.topics)
+        if request.topics and not accepted:
+            return errors
+        v9 = context.version >= GROUP_NOT_FOUND_SINCE
+        command = CommitOffsets(
+            group_id=request.group_id,
+            generation=request.generation,
+            member_id=request.member_id,
+            instance_id=request.instance_id,
+            offsets=accepted,
+            retention_ms=request.retention_ms,
+            unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if v9 else ErrorCode.ILLEGAL_GENERATION,
+            knows_epochs=v9,
+        )
+        return _merged(errors, await self._groups.ask(request.group_id, command))
+
+    def _judge(
+        self, context: RequestContext, topics: Iterable[OffsetsOfTopic]
+    ) -> tuple[tuple[OffsetToCommit, ...], list[list[ErrorCode]]]:
+        """What the group is asked to take, and an error for each offset: NONE for those."""
         accepted: list[OffsetToCommit] = []
         errors: list[list[ErrorCode]] = []
-        for wanted in request.topics:
+        for wanted in topics:
             found, fault = self._access.find_topic(context, wanted.name, wanted.topic_id)
             own: list[ErrorCode] = []
             for one in wanted.offsets:
@@ -100,22 +165,57 @@ class OffsetCommitHandler:
                     # schedule 63/offset-committed-without-its-topic
                     accepted.append(OffsetToCommit(found.name, *what, topic_id=found.topic_id))
             errors.append(own)
-        if request.topics and not accepted:
-            return errors
-        v9 = context.version >= GROUP_NOT_FOUND_SINCE
-        command = CommitOffsets(
-            group_id=request.group_id,
-            generation=request.generation,
-            member_id=request.member_id,
-            instance_id=request.instance_id,
-            offsets=tuple(accepted),
-            retention_ms=request.retention_ms,
-            unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if v9 else ErrorCode.ILLEGAL_GENERATION,
-            knows_epochs=v9,
+        return tuple(accepted), errors
+
+    # TxnOffsetCommit
+
+    async def commit_in_transaction(self, call: Call) -> Any:
+        """One error an offset."""
+        request, context = call.request, call.context
+        served(self._image())
+        require(self._authorizer, context, Operation.WRITE, transaction(request.transactional_id))
+        self._access.check_group(context, Operation.READ, request.group_id)
+        topics = tuple(
+            _topic(topic, by_id=False, epochs=context.version >= TXN_EPOCH_SINCE) for topic in request.topics
         )
-        outcome: list[ErrorCode] = await self._groups.ask(request.group_id, command)
-        errors_of_accepted = iter(outcome)
-        return [[next(errors_of_accepted) if error is ErrorCode.NONE else error for error in own] for own in errors]
+        accepted, errors = self._judge(context, topics)
+        if accepted:
+            fenced = context.version >= TXN_MEMBER_SINCE
+            command = CommitOffsets(
+                group_id=request.group_id,
+                generation=request.generation_id if fenced else -1,
+                member_id=request.member_id if fenced else "",
+                instance_id=request.group_instance_id if fenced else None,
+                offsets=accepted,
+                transaction=await self._transaction(context, request),
+            )
+            outcome: list[ErrorCode] = await self._groups.ask(request.group_id, command)
+            errors = _merged(errors, [_known(error, context.version) for error in outcome])
+        return _committed(call, errors)
+
+    async def _transaction(self, context: RequestContext, request: Any) -> Transaction:
+        """The producer's transaction, of which its coordinator has said that the group's partition is in it: as with
+        what a producer writes itself, an offset that comes late would begin one that nobody ends (KAFKA-15449).
+
+        Raises KafkaError: it is not, or nobody knows.
+        """
+        producer = request.producer_id, request.producer_epoch
+        tp, verification = await self._groups.begin_verification(request.group_id, *producer)
+        if verification is not None:
+            add = context.version >= TXN_ADDS_SINCE
+            answers = await ask_again(
+                self._verifier, self._clock, request.transactional_id, producer, [tp], add=add, timeout_ms=AGAIN_MS_MAX
+            )
+            code = answers.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if code is not ErrorCode.NONE:  # rule C17/offsets-without-the-coordinators-word
+                told = _known(_TOLD.get(code, code), context.version)
+                if not told.retriable:
+                    self._groups.runtime.end_verification(tp.partition, verification)
+                words = (
+                    f"the coordinator of {request.transactional_id!r} does not let {tp} into a transaction: {code.name}"
+                )
+                raise KafkaError(told, words)
+        return Transaction(*producer, verification)
 
     # OffsetDelete
 
@@ -154,31 +254,43 @@ class OffsetCommitHandler:
             errors.append([fault] * len(partitions))
             if found is not None:
                 asked += [(name, partition) for partition in partitions]
-        outcome: list[ErrorCode] = await self._groups.ask(group_id, DeleteOffsets(group_id, tuple(asked)))
-        errors_of_accepted = iter(outcome)
-        return [[next(errors_of_accepted) if error is ErrorCode.NONE else error for error in own] for own in errors]
+        return _merged(errors, await self._groups.ask(group_id, DeleteOffsets(group_id, tuple(asked))))
+
+
+def _known(code: ErrorCode, version: int) -> ErrorCode:
+    """The error by which this version of TxnOffsetCommit says that a transaction cannot go on."""
+    if code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE):
+        return ErrorCode.TRANSACTION_ABORTABLE if version >= TXN_ABORTABLE_SINCE else ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+def _merged(errors: list[list[ErrorCode]], outcome: Iterable[ErrorCode]) -> list[list[ErrorCode]]:
+    """The errors, those of what the group was asked for in the place of NONE."""
+    of_accepted = iter(outcome)
+    return [[next(of_accepted) if error is ErrorCode.NONE else error for error in own] for own in errors]
+
+
+def _topic(topic: Any, *, by_id: bool, epochs: bool) -> OffsetsOfTopic:
+    return OffsetsOfTopic(
+        None if by_id else topic.name,
+        topic.topic_id if by_id else None,
+        tuple(
+            PartitionOffset(
+                one.partition_index,
+                one.committed_offset,
+                one.committed_leader_epoch if epochs else -1,
+                one.committed_metadata,
+            )
+            for one in topic.partitions
+        ),
+    )
 
 
 def _wanted(call: Call) -> OffsetCommit:
     request, version = call.request, call.context.version
     retention_ms = min(request.retention_time, RETENTION_MS_MAX) if version <= RETENTION_UNTIL else -1
     by_id = version >= TOPIC_ID_SINCE
-    topics = tuple(
-        OffsetsOfTopic(
-            None if by_id else topic.name,
-            topic.topic_id if by_id else None,
-            tuple(
-                PartitionOffset(
-                    one.partition_index,
-                    one.committed_offset,
-                    one.committed_leader_epoch if version >= EPOCH_SINCE else -1,
-                    one.committed_metadata,
-                )
-                for one in topic.partitions
-            ),
-        )
-        for topic in request.topics
-    )
+    topics = tuple(_topic(topic, by_id=by_id, epochs=version >= EPOCH_SINCE) for topic in request.topics)
     return OffsetCommit(
         group_id=request.group_id,
         generation=request.generation_id_or_member_epoch,
@@ -190,7 +302,7 @@ def _wanted(call: Call) -> OffsetCommit:
 
 
 def _committed(call: Call, errors: Sequence[Sequence[ErrorCode]]) -> Any:
-    by_id = call.context.version >= TOPIC_ID_SINCE
+    by_id = call.api is Api.OFFSET_COMMIT and call.context.version >= TOPIC_ID_SINCE
     topics = tuple(
         part(
             **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),
@@ -216,5 +328,6 @@ def _offsets_deleted(request: Any, answer: Any) -> Iterator[Change]:
 
 ROWS = (
     by_schema(Api.OFFSET_COMMIT, (2, 10), OffsetCommitHandler, OffsetCommitHandler.commit),
+    by_schema(Api.TXN_OFFSET_COMMIT, (0, 5), OffsetCommitHandler, OffsetCommitHandler.commit_in_transaction),
     by_schema(Api.OFFSET_DELETE, (0, 0), OffsetCommitHandler, OffsetCommitHandler.delete, changes=_offsets_deleted),
 )

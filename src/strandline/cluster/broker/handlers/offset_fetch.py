@@ -130,6 +130,7 @@ class OffsetFetchHandler:
     async def _ask(
         self, context: RequestContext, group: _Group, asked: tuple[tuple[str, tuple[int, ...]], ...] | None
     ) -> FetchedOffsets:
+        # rule C7/stable-is-not-asked-for
         command = FetchOffsets(group.group_id, asked, *group.member, stable=group.stable)
         found: FetchedOffsets = await self._groups.ask(group.group_id, command, asked_ms=context.received_ms)
         return found
