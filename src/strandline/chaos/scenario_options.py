@@ -119,8 +119,10 @@ class ScenarioOptions:
     transactions: TransactionOptions | None = None
 
     @classmethod
-    def draw(cls, seed: int, *, tiered: bool = False) -> ScenarioOptions:
-        """`tiered`: every seed has tiered topics, and more of them have services."""
+    def draw(cls, seed: int, *, scenario: str = "cluster") -> ScenarioOptions:
+        """`scenario`: "tiered": every seed has tiered topics, and more of them have services; "transactions": every
+        seed has transactional clients, and none of the other services and users."""
+        tiered, transactions = scenario == "tiered", scenario == "transactions"
         rng = split(seed, "options")
         network = NetworkConfig(
             latency_min_us=50,
@@ -177,11 +179,11 @@ class ScenarioOptions:
             split_layout=rng.random() < 0.2,
         )
         # Generators of their own: what all other seeds draw stays as it is.
-        if split(seed, "seesaw").random() < SEESAW_SHARE and not tiered:
+        if split(seed, "seesaw").random() < SEESAW_SHARE and scenario == "cluster":
             return override(drawn, SEESAW)
         drawn._draw_directories(split(seed, "directories"))
         levels = split(seed, "levels of builds")
-        if levels.random() < LEVELS_SHARE:
+        if levels.random() < LEVELS_SHARE and not transactions:
             drawn.older = levels.choice((0.2, 0.5, 0.8))
         one_may_have_all = workload.topic_configs["min.insync.replicas"] == "1" or "flush.policy" in node
         if split(seed, "damaged files").random() < DAMAGED_FILES_SHARE and not one_may_have_all:
@@ -189,22 +191,23 @@ class ScenarioOptions:
         tier_rng = split(seed, "tiered")
         beside = tiered and tier_rng.random() < SERVICES_BESIDE
         rng = split(seed, "services")
-        if rng.random() < SERVICES_SHARE or beside:
+        if (rng.random() < SERVICES_SHARE or beside) and not transactions:
             drawn = override(drawn, BESIDE_SERVICES)
             drawn.services = ServiceOptions.draw(rng)
             drawn.node["log.cleaner.backoff.ms"] = str(drawn.services.cleaner_backoff_ms)
             destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
             drawn.services.lowers_min_isr = not destroys
             drawn.services.rests = split(seed, "resting").random() < RESTING_SHARE
-        drawn = drawn._draw_users(split(seed, "users"))
+        if not transactions:
+            drawn = drawn._draw_users(split(seed, "users"))
         rng = split(seed, "secured")
-        if rng.random() < SECURED_SHARE:
+        if rng.random() < SECURED_SHARE and not transactions:
             drawn.secured = SecuredOptions.draw(rng)
             drawn.node |= drawn.secured.node
         if tiered or tier_rng.random() < TIERED_SHARE:
-            drawn = drawn._draw_tiered(tier_rng, split(seed, "restored"))
+            drawn = drawn._draw_tiered(tier_rng, None if transactions else split(seed, "restored"))
         drawn = drawn._draw_dates(split(seed, "dates"))
-        return drawn._draw_transactions(split(seed, "transactions"))
+        return drawn._draw_transactions(split(seed, "transactions"), always=transactions)
 
     def _draw_users(self, rng: random.Random) -> ScenarioOptions:
         if rng.random() >= USERS_SHARE:
@@ -214,25 +217,27 @@ class ScenarioOptions:
         drawn.node = NODE_BESIDE_USERS | drawn.node
         return drawn
 
-    def _draw_transactions(self, rng: random.Random) -> ScenarioOptions:
-        """Transactional clients, where no other clients but the plain ones are, and nodes of one build."""
+    def _draw_transactions(self, rng: random.Random, *, always: bool) -> ScenarioOptions:
+        """Transactional clients, where no other clients but the plain ones are, and nodes of one build. Not where one
+        machine may have the only copy of something: what a coordinator has promised is on no other disk then."""
         beside = self.services or self.users or self.secured or self.restored or self.older
         one_may_have_all = self.workload.topic_configs["min.insync.replicas"] == "1" or "flush.policy" in self.node
-        if rng.random() >= TRANSACTING_SHARE or beside or one_may_have_all:
+        if beside or one_may_have_all or (rng.random() >= TRANSACTING_SHARE and not always):
             return self
         drawn = override(self, BESIDE_TRANSACTIONS)
         drawn.transactions = TransactionOptions.draw(rng)
         drawn.node = NODE_BESIDE_TRANSACTIONS | drawn.node
         return drawn
 
-    def _draw_tiered(self, rng: random.Random, restored_rng: random.Random) -> ScenarioOptions:
-        """Tiered topics, and whether the cluster is lost and restored from their store."""
+    def _draw_tiered(self, rng: random.Random, restored_rng: random.Random | None) -> ScenarioOptions:
+        """Tiered topics, and whether the cluster is lost and restored from their store (None: it is not)."""
         tier = TieredOptions.draw(rng, self.workload)
         drawn = override(self, {"tiered": tier, **tier.changes(self.faults.kinds)})
         if drawn.services is not None:
             drawn.services.tiered = dict(tier.topics)
-        restored = restored_rng.random() < RESTORED_SHARE
-        if restored and drawn.services is None and drawn.secured is None and drawn.users is None:
+        if restored_rng is None or restored_rng.random() >= RESTORED_SHARE:
+            return drawn
+        if drawn.services is None and drawn.secured is None and drawn.users is None:
             drawn.restored = RestoredOptions.draw(restored_rng)
         return drawn
 

@@ -159,7 +159,7 @@ class Transacting:
         """One transaction of a writer. Raises StrandlineError."""
         await asyncio.sleep(rng.uniform(0, 2 * self._options.gap_ms) / 1000)
         transaction = self._history.transaction(Transaction(name, invoked_ms=self._now_ms()))
-        producer.begin_transaction()
+        await producer.begin_transaction()
         try:
             for _ in range(rng.randint(1, _BURST_MAX)):
                 where = Partition(ACCOUNTS, rng.randrange(self._options.partitions))
@@ -260,7 +260,7 @@ class Transacting:
             return
         transaction = self._history.transaction(Transaction(name, invoked_ms=invoked_ms))
         transaction.steps.append(self._poll(name, records, invoked_ms, subscribed=True))
-        producer.begin_transaction()
+        await producer.begin_transaction()
         ends: dict[Partition, int] = {}
         try:
             for record in records:
