@@ -6,7 +6,7 @@ from lab.mutants.mutant import Mutant, always, never, one_change, part, removed,
 
 _ORDERS = "tests/cluster/transactions/test_marker_orders.py"
 _MARKERS = "tests/cluster/transactions/test_markers.py"
-_WIRE = "tests/cluster/broker/test_kafka_transactions.py"
+_WIRE = "tests/cluster/broker/test_kafka_transactional_produce.py"
 _TOLD = "tests/cluster/broker/test_first_appends.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -46,6 +46,12 @@ TABLE: tuple[Mutant, ...] = (
         "C5: while the transaction before completes the coordinator is asked again (KAFKA-18654)",
         always(),
         f"{_WIRE}::test_a_coordinator_that_takes_long",
+    ),
+    one_change(
+        "a-change-holds-up-verifications",
+        "C5: partitions of a transaction are verified while another one is added (KAFKA-14904)",
+        always(),
+        f"{_WIRE}::test_a_change_under_way_holds_up_no_verification",
     ),
     one_change(
         "concurrent-transactions-to-clients-that-do-not-know-it",

@@ -21,6 +21,8 @@ from strandline.client.errors import (
 from strandline.client.groups.commits import Progress
 from strandline.client.transactions import TransactionState
 from strandline.client.types import GroupMetadata, OffsetAndMetadata
+from strandline.log.batch import Record, build_batch, decode_records, parse_header, verify_crc, with_producer
+from strandline.log.compression import Codec
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import TopicPartition
@@ -83,7 +85,8 @@ def test_sends_belong_to_a_transaction(kind: type[TransactionalCluster]) -> None
         async with producer(ports) as sender:
             with pytest.raises(ClientError, match="no transaction was begun"):
                 await send(sender, b"a")
-            await sender.begin_transaction()
+            both = await asyncio.gather(sender.begin_transaction(), sender.begin_transaction(), return_exceptions=True)
+            assert [str(one) for one in both if one is not None] == ["begin_transaction: a transaction is open"]
             with pytest.raises(ClientError, match="a transaction is open"):
                 await sender.begin_transaction()
             await send(sender, b"b")
@@ -361,6 +364,19 @@ def test_errors_of_leaders_are_abortable_or_fatal(
         assert cluster.committed == ([] if fatal else [b"b"])
 
     play(scenario, {"t": 1}, kind=kind)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_is_sent_as_part_of_this_producers_transaction_or_of_none(codec: Codec) -> None:
+    """A copy of another producer's transaction, say, goes out as plain records; the CRC is that of what is sent."""
+    made = build_batch([Record(0, 1, b"k", b"v")], codec=codec, producer_id=7, producer_epoch=1, transactional=True)
+    for transactional in (False, True):
+        sent = with_producer(made, 8, 2, 5, transactional)
+        header = parse_header(sent)
+        assert (header.is_transactional, header.codec) == (transactional, codec)
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (8, 2, 5)
+        verify_crc(sent)
+        assert [record.value for record in decode_records(sent)] == [b"v"]
 
 
 def test_offsets_of_transactions_are_not_committed_anew_beside_them() -> None:

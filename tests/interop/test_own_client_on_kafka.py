@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from strandline.client import (
     Admin,
+    ClientError,
     Consumer,
     NewTopic,
     Producer,
@@ -182,6 +185,35 @@ def test_what_is_read_is_done_when_it_is_committed(kafka: str, protocol: int, gr
         producer.abort_transaction()
         assert reader.committed()[item].offset == len(first)  # type: ignore[union-attr]
     assert read_all(kafka, sink, "read_committed", "poll") == list(range(len(first)))
+
+
+def test_an_interrupt_does_not_stop_a_commit(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a block is committed: a note says so, nothing else can be begun, and the next call has the end."""
+    topic = topic_of(kafka)
+    held = threading.Event()
+    commit = client_transactions.Transactions._commit
+
+    async def slow(self: client_transactions.Transactions) -> None:
+        while not held.is_set():
+            await asyncio.sleep(0.01)
+        await commit(self)
+
+    monkeypatch.setattr(client_transactions.Transactions, "_commit", slow)
+
+    def block(producer: Producer) -> None:
+        with producer.transaction():
+            producer.send(topic, b"1")
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with Producer(kafka, transactional_id=topic) as producer:
+        with pytest.raises(KeyboardInterrupt) as told:
+            block(producer)
+        assert told.value.__notes__ == ["The transaction of this block: a transaction is being committed."]
+        with pytest.raises(ClientError, match="is being committed"):
+            producer.begin_transaction()
+        held.set()
+        producer.commit_transaction()
+    assert read_all(kafka, topic, "read_committed", "poll") == [1]
 
 
 PROGRAM = """

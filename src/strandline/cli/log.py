@@ -16,7 +16,7 @@ from strandline.cli.screen import echo
 from strandline.cli.verify import verify
 from strandline.log.batch import Record
 from strandline.log.disk import Disk
-from strandline.log.dump import DumpedBatch, IndexEntry, Line, Padding, Problem, TimeIndexEntry, dump_file
+from strandline.log.dump import AbortedEntry, DumpedBatch, IndexEntry, Line, Padding, Problem, TimeIndexEntry, dump_file
 
 
 @click.group()
@@ -118,6 +118,8 @@ def _facts(item: Any) -> dict[str, Any]:
             "is_transactional": header.is_transactional,
             "crc_holds": item.crc_holds,
         }
+        if item.marker is not None:
+            facts["marker"] = item.marker._asdict()
         if item.records is not None:
             facts["records"] = [record._asdict() for record in item.records]
         return facts
@@ -131,8 +133,13 @@ def _line(item: Any) -> str:
             return (
                 f"@{item.position} offsets {header.base_offset}..{header.last_offset} count {header.count} "
                 f"epoch {header.leader_epoch} {header.size} bytes {header.codec.name.lower()}"
-                f"{producer if header.producer_id >= 0 else ''}{' control' if header.is_control else ''}"
+                f"{producer if header.producer_id >= 0 else ''}{_kind(item)}"
                 f"{'' if item.crc_holds else '  ! the CRC does not hold'}"
+            )
+        case AbortedEntry():
+            return (
+                f"producer {item.producer_id} aborted offsets {item.first_offset}..{item.last_offset} "
+                f"last stable offset {item.last_stable_offset}"
             )
         case IndexEntry():
             return f"offset {item.offset} at {item.log_position}"
@@ -146,6 +153,13 @@ def _line(item: Any) -> str:
             return f"@{item.position} ! {item.reason}"
         case _:
             return " ".join(f"{name}={value}" for name, value in _facts(item).items())
+
+
+def _kind(item: DumpedBatch) -> str:
+    marker = item.marker
+    if marker is not None:
+        return f" {'commit' if marker.commit else 'abort'} by coordinator epoch {marker.coordinator_epoch}"
+    return " control" if item.header.is_control else " transactional" if item.header.is_transactional else ""
 
 
 def _record_line(record: Record) -> str:

@@ -165,10 +165,10 @@ class Transactions:
     async def begin(self) -> None:
         """Begin a transaction. Raises as `init`, and ClientError: one is open."""
         await self.init()
-        if self.state is not _READY:
-            raise ClientError(f"begin_transaction: {self.state.value}")
-        if self._bump_due or self._protocol_by is None or self._protocol_by.closed:
+        if self.state is _READY and (self._bump_due or self._protocol_by is None or self._protocol_by.closed):
             await self._ending("begin_transaction", self._prepare)
+        if self.state is not _READY:  # also where another caller was faster
+            raise ClientError(f"begin_transaction: {self.state.value}")
         self.state = _OPEN
         self.begun, self.cause = False, None
         self._added.clear()

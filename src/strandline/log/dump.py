@@ -30,6 +30,7 @@ from strandline.log.disk import Disk, File, read_file
 from strandline.log.producer_state import SnapshotDamaged, SnapshotRow, decode_snapshot
 from strandline.log.scan import find_batch_after, only_zeros
 from strandline.log.segment import (
+    ABORTED_INDEX_SUFFIX,
     ENTRY_BYTES,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -37,6 +38,7 @@ from strandline.log.segment import (
     TIME_ENTRY_BYTES,
     TIME_INDEX_SUFFIX,
 )
+from strandline.log.transactions import ABORTED_ENTRY_BYTES, AbortedIndex, Marker, read_marker
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
 
 _INDEX_ENTRY = struct.Struct(">II")
@@ -51,7 +53,9 @@ class DumpedBatch:
     header: BatchHeader
     crc_holds: bool
     records: list[Record] | None
-    """Records of the batch; None unless they were asked for."""
+    """Records of the batch; None unless they were asked for. A marker has none."""
+    marker: Marker | None = None
+    """End of a transaction, if it is that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,17 @@ class TimeIndexEntry:
     position: int
     timestamp_ms: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedEntry:
+    """One entry of a `.txnindex` file."""
+
+    position: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +111,7 @@ class Problem:
     reason: str
 
 
-Dumped = DumpedBatch | IndexEntry | TimeIndexEntry | SnapshotRow | Line | Padding | Problem
+Dumped = DumpedBatch | IndexEntry | TimeIndexEntry | AbortedEntry | SnapshotRow | Line | Padding | Problem
 
 
 def dump_file(disk: Disk, path: str, *, decode: bool = False) -> Iterator[Dumped]:
@@ -113,6 +128,8 @@ def dump_file(disk: Disk, path: str, *, decode: bool = False) -> Iterator[Dumped
         return dump_index(disk, path)
     if name.endswith(TIME_INDEX_SUFFIX):
         return dump_time_index(disk, path)
+    if name.endswith(ABORTED_INDEX_SUFFIX):
+        return dump_aborted(disk, path)
     if name.endswith(SNAPSHOT_SUFFIX):
         return dump_snapshot(disk, path)
     if name in (CLEANER_OFFSETS, HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, LEADER_EPOCHS):
@@ -121,7 +138,9 @@ def dump_file(disk: Disk, path: str, *, decode: bool = False) -> Iterator[Dumped
         return dump_properties(disk, path)
     if name == CLEAN_SHUTDOWN:
         return iter([Line((read_file(disk, path).decode("utf-8", "replace"),))])
-    raise ConfigError("file", path, "a file of a log directory: .log, .index, .timeindex, .snapshot, a checkpoint")
+    raise ConfigError(
+        "file", path, "a file of a log directory: .log, .index, .timeindex, .txnindex, .snapshot, a checkpoint"
+    )
 
 
 def dump_log(disk: Disk, path: str, *, decode: bool = False) -> Iterator[DumpedBatch | Padding | Problem]:
@@ -167,12 +186,13 @@ def _dump_batch(data: bytes, position: int, header: BatchHeader, decode: bool) -
         yield Problem(position, str(error.message))
         return
     try:
-        records = decode_records(data) if decode else None
+        marker = read_marker(data)
+        records = decode_records(data) if decode and marker is None else None
     except KafkaError as error:
         yield DumpedBatch(position, header, True, None)
         yield Problem(position, f"the records do not parse: {error}")
         return
-    yield DumpedBatch(position, header, True, records)
+    yield DumpedBatch(position, header, True, records, marker)
 
 
 def dump_index(disk: Disk, path: str) -> Iterator[IndexEntry | Problem]:
@@ -203,6 +223,22 @@ def dump_time_index(disk: Disk, path: str) -> Iterator[TimeIndexEntry | Problem]
         yield TimeIndexEntry(position, entry[0], base_offset + entry[1])
     if len(data) % TIME_ENTRY_BYTES:
         yield Problem(len(data) - len(data) % TIME_ENTRY_BYTES, "the last entry is not whole")
+
+
+def dump_aborted(disk: Disk, path: str) -> Iterator[AbortedEntry | Problem]:
+    """Entries of an index of aborted transactions."""
+    base_offset = _base_offset(path)
+    data = read_file(disk, path)
+    for position in range(0, len(data) - ABORTED_ENTRY_BYTES + 1, ABORTED_ENTRY_BYTES):
+        try:
+            [entry] = AbortedIndex.parse(data[position : position + ABORTED_ENTRY_BYTES], base_offset).entries
+        except ValueError as error:
+            yield Problem(position, str(error))
+            continue
+        yield AbortedEntry(position, *entry)
+        base_offset = entry.last_offset + 1
+    if len(data) % ABORTED_ENTRY_BYTES:
+        yield Problem(len(data) - len(data) % ABORTED_ENTRY_BYTES, "the last entry is not whole")
 
 
 def dump_snapshot(disk: Disk, path: str) -> Iterator[SnapshotRow | Problem]:

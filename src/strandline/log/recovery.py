@@ -289,14 +289,12 @@ class _Opening:
         return self.snapshots.load(self.segments, self.log_end_offset, self.now_ms)
 
     def _index_aborted(self) -> None:
-        """Those of segments that were read, or whose other indexes were missing. The last segment's is written with
-        its next one."""
+        """Those of segments that were read, or whose other indexes were missing."""
         for segment in self.segments:
             if segment in self._reindexed:  # rule C10/aborted-transactions-are-forgotten-by-a-start
                 rebuild_aborted(self.snapshots, self.segments, segment, self.now_ms)
-                if segment is not self.segments[-1]:
-                    self.opened += segment.write_indexes()
-                    self.names_changed = True
+                self.opened += segment.write_indexes()
+                self.names_changed = True
 
     def _tidy_names(self) -> tuple[list[int], set[str]]:
         """Base offsets of the segments in the log, and names of index files; what is left over or stale is deleted."""

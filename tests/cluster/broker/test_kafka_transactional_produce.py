@@ -19,6 +19,7 @@ from strandline.cluster.transactions.commands import Producer
 from strandline.log.partition_log import PartitionLog
 from strandline.proto.acls import Operation, ResourceKind
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.produce import FIRST, LAST
 
@@ -96,14 +97,24 @@ class Site:
         self.answers_with(as_it_is)
 
 
+async def begun(node: KafkaNode) -> Producer:
+    """The producer of the id, once the coordinator's log is made."""
+    while True:
+        try:
+            return await node.transactions.init_producer_id(ID, 60_000)
+        except KafkaError as error:
+            if error.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                raise
+            await asyncio.sleep(0.01)
+
+
 def run(path: Path, body: Callable[[Site], Awaitable[None]], *, level: int = 2) -> None:
     async def main() -> None:
         async with kafka_node(path, transactions=level) as node, connect(node.listener.endpoint) as client:
             node.create_topic("t", 2)
             await node.transactions.ensure_topic()
             async with asyncio.timeout(20):
-                producer = await node.transactions.init_producer_id(ID, 60_000)
-                await body(Site(node, client, producer))
+                await body(Site(node, client, await begun(node)))
 
     asyncio.run(main())
 
@@ -236,6 +247,31 @@ def test_the_next_transaction_begins_while_the_last_one_completes(tmp_path: Path
             await site.end(commit=True)
         await until(lambda: not site.node.markers.pending)
         assert (site.log.log_end_offset, site.log.open_transactions()) == (15, [])
+
+    run(tmp_path, body)
+
+
+def test_a_change_under_way_holds_up_no_verification(tmp_path: Path) -> None:
+    """KAFKA-14904: while another partition is being added, those that are in the transaction are verified."""
+
+    async def body(site: Site) -> None:
+        seen: list[ErrorCode] = []
+
+        async def note(found: Mapping[TopicPartition, ErrorCode]) -> Mapping[TopicPartition, ErrorCode]:
+            seen.extend(found.values())
+            return found
+
+        site.answers_with(note)
+        for number in range(5):
+            await site.add()
+            sent = [site.produced(V1, number), site.add(TopicPartition("t", 1))]
+            result, _ = await asyncio.gather(*sent)
+            assert result.error_code == 0
+            await site.ended(commit=True, version=1)
+            await until(lambda: site.log.log_end_offset % 2 == 0)
+            while (await site.node.transactions.describe(ID)).state.is_prepared:
+                await asyncio.sleep(0)
+        assert seen == [ErrorCode.NONE] * 5
 
     run(tmp_path, body)
 

@@ -51,8 +51,13 @@ VERSIONS = {
     "offset_fetch": (Api.OFFSET_FETCH, 5),
     "offset_commit_of_epochs": (Api.OFFSET_COMMIT, 9),
     "consumer_group_heartbeat": (Api.CONSUMER_GROUP_HEARTBEAT, 1),
+    "stable_offset_fetch": (Api.OFFSET_FETCH, 7),
+    "init_producer_id": (Api.INIT_PRODUCER_ID, 1),
+    "add_offsets_to_txn": (Api.ADD_OFFSETS_TO_TXN, 1),
+    "txn_offset_commit": (Api.TXN_OFFSET_COMMIT, 2),
+    "end_txn": (Api.END_TXN, 1),
 }
-FLEXIBLE = ("offset_commit_of_epochs", "consumer_group_heartbeat")
+FLEXIBLE = ("offset_commit_of_epochs", "consumer_group_heartbeat", "stable_offset_fetch")
 """The others have plain headers."""
 
 
@@ -193,8 +198,8 @@ async def fetch_offsets(wire: Wire, group: str, topic: str, partitions: int) -> 
     return [one.committed_offset for one in answer.topics[0].partitions]
 
 
-async def find(names: list[str], group: str) -> str:
-    """The group's coordinator, by the word of any broker."""
+async def find(names: list[str], key: str, kind: int = 0) -> str:
+    """The coordinator of a group, or (1) of a transactional id, by the word of any broker."""
     while True:
         for name in names:
             try:
@@ -202,7 +207,7 @@ async def find(names: list[str], group: str) -> str:
             except GaveUp:
                 continue
             try:
-                answer = await wire.ask("find_coordinator", key=group, key_type=0)
+                answer = await wire.ask("find_coordinator", key=key, key_type=kind)
             except GaveUp:
                 continue
             finally:

@@ -30,8 +30,9 @@ ADDED_SINCE = 12
 """Version of Produce whose clients let the leaders add partitions to a transaction, and know
 CONCURRENT_TRANSACTIONS (KAFKA-18662). Each transaction of theirs has an epoch of its own."""
 
-AGAIN_MS = (20.0, 100.0)
-"""First and longest pause before the coordinator is asked again while it ends the transaction before."""
+AGAIN_MS = (5.0, 100.0)
+"""First and longest pause before the coordinator is asked again while it ends the transaction before, or adds another
+partition. Kafka's first one is 20 ms."""
 
 AGAIN_MS_MAX = 2_000.0
 """Time after which the producer is told, if its request does not end before."""

@@ -52,7 +52,7 @@ class OffsetStore:
     def put(self, key: OffsetKey, value: OffsetValue | None) -> None:
         """Replay a record of the log, in the log's order: the last one counts, be its offset smaller or larger
         (schedule 44)."""
-        if self._context.pending:
+        if self._context.pending.open:
             self._context.pending.end(key)  # rule C17/pending-offset-outlives-a-later-one
         self._count(key, value)
 

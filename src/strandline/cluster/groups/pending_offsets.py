@@ -8,33 +8,33 @@ from strandline.proto.kafka.group_records import OffsetKey, OffsetValue
 
 
 class PendingOffsets:
-    """By producer id, for one has at most one transaction open in a log; and by partition, in the order of the log.
+    """Offsets by producer id, for one has at most one transaction open in a log; and by partition, in the log's order.
 
     One rule decides what a partition's offset is: of all commits that are in no transaction, or in one that was
     committed, the last one in the log counts, wherever the markers stand (KAFKA-14505). So an offset that was written
     behind a pending one, and counts, ends that one: no marker can bring it back. It needs no position of either.
+
+    Attributes:
+        open: what the producers with open transactions have committed in them. Nobody else may change it.
     """
 
-    __slots__ = ("_by_group", "_by_producer")
+    __slots__ = ("_by_group", "open")
 
     def __init__(self) -> None:
-        self._by_producer: dict[int, dict[OffsetKey, OffsetValue | None]] = {}
+        self.open: dict[int, dict[OffsetKey, OffsetValue | None]] = {}
         self._by_group: dict[str, dict[tuple[str, int], dict[int, None]]] = {}
         """Group -> (topic, partition) -> producers, in the order of their last offsets of it in the log."""
-
-    def __bool__(self) -> bool:
-        return bool(self._by_producer)
 
     def put(self, key: OffsetKey, value: OffsetValue | None, producer_id: int) -> None:
         """Take in an offset that was written last; None: that there is none any more."""
         producers = self._by_group.setdefault(key.group, {}).setdefault((key.topic, key.partition), {})
         producers.pop(producer_id, None)
         producers[producer_id] = None
-        self._by_producer.setdefault(producer_id, {})[key] = value
+        self.open.setdefault(producer_id, {})[key] = value
 
     def take(self, producer_id: int, *, commit: bool) -> list[tuple[OffsetKey, OffsetValue | None]]:
         """End the transaction of a producer. Returns its offsets: they count now, or nobody needs them any more."""
-        ended = list(self._by_producer.get(producer_id, {}).items())
+        ended = list(self.open.get(producer_id, {}).items())
         for key, _ in ended:
             # rule C17/earlier-offset-committed-later-counts
             earlier = self._before(key, producer_id) if commit else []
@@ -53,10 +53,10 @@ class PendingOffsets:
             self._remove(key, producer_id)
 
     def _remove(self, key: OffsetKey, producer_id: int) -> None:
-        offsets = self._by_producer[producer_id]
+        offsets = self.open[producer_id]
         del offsets[key]
         if not offsets:
-            del self._by_producer[producer_id]
+            del self.open[producer_id]
         partitions = self._by_group[key.group]
         producers = partitions[key.topic, key.partition]
         del producers[producer_id]
@@ -80,5 +80,5 @@ class PendingOffsets:
 
     def all(self) -> Iterator[tuple[OffsetKey, OffsetValue | None]]:
         """Every offset of every open transaction."""
-        for offsets in self._by_producer.values():
+        for offsets in self.open.values():
             yield from offsets.items()

@@ -303,7 +303,12 @@ class TransactionShard:
         self._change(command.transactional_id, added, to=to)
 
     def _verify(self, command: VerifyPartitions, to: Any) -> None:
-        value = self._held(command)
+        """Look, also while another partition is being added (KAFKA-14904): the answer comes behind that."""
+        value = self._values.get(command.transactional_id)
+        named = TransactionState.ONGOING, command.producer_id, command.producer_epoch
+        # rule C5/a-change-holds-up-verifications
+        if value is None or (value.state, value.producer_id, value.producer_epoch) != named:
+            value = self._held(command)
         there = value.partitions if value.state is TransactionState.ONGOING else frozenset()
         errors = {
             partition: ErrorCode.NONE if partition in there else ErrorCode.TRANSACTION_ABORTABLE

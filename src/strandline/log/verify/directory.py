@@ -84,6 +84,11 @@ _TIMES = (
     "builds it anew. So does `strandline log repair`, or the next start where the file is moved away"
 )
 
+_ABORTED = (
+    "nothing notices: readers of committed records may get aborted ones. `strandline log repair` has it "
+    "built anew, and so has the next start where the segment's indexes are moved away"
+)
+
 
 @dataclass(slots=True)
 class Verified:
@@ -346,7 +351,9 @@ class DryStart:
                 return AtStart.HEAL, _NOT_READ
             case Kind.TIME_INDEX if flaw.file in partition.believed:
                 return AtStart.BELIEVE, _TIMES
-            case Kind.INDEX | Kind.TIME_INDEX:
+            case Kind.ABORTED_INDEX if flaw.file in partition.believed:
+                return AtStart.BELIEVE, _ABORTED
+            case Kind.INDEX | Kind.TIME_INDEX | Kind.ABORTED_INDEX:
                 return AtStart.HEAL, _BUILT_ANEW
             case Kind.SNAPSHOT:
                 return self._snapshot(flaw, log)

@@ -16,6 +16,7 @@ class Kind(StrEnum):
     EPOCHS = "leader-epochs"
     INDEX = "index"
     TIME_INDEX = "time-index"
+    ABORTED_INDEX = "aborted-index"
     SNAPSHOT = "producer-snapshot"
     CHECKPOINT = "checkpoint"
     IDENTITY = "identity"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -16,10 +17,11 @@ from strandline.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, decode
 from strandline.log.disk import Disk, File, read_file
 from strandline.log.epochs import LeaderEpochs, load_epochs
 from strandline.log.offset_checkpoints import LastLife
-from strandline.log.producer_state import SnapshotDamaged, SnapshotRow, decode_snapshot
+from strandline.log.producer_state import ProducerStates, SnapshotDamaged, SnapshotRow, decode_snapshot
 from strandline.log.rewriting import AWAY
 from strandline.log.scan import Window, find_batch_after, only_zeros
 from strandline.log.segment import (
+    ABORTED_INDEX_SUFFIX,
     DELETED_SUFFIX,
     ENTRY_BYTES,
     INDEX_SUFFIX,
@@ -33,6 +35,7 @@ from strandline.log.segment import (
     segment_name,
 )
 from strandline.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX
+from strandline.log.transactions import AbortedIndex, AbortedTransaction, read_marker
 from strandline.log.verify.flaws import Counted, Flaw, FlawList, Kind
 from strandline.proto.errors import CorruptLogError, KafkaError
 
@@ -46,7 +49,7 @@ LEFT_OVER = {
 }
 """Meaning of a file, by the end of its name."""
 
-_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.snapshot)")
+_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class ScannedPartition:
     Attributes:
         name: of the directory.
         log_end_offset: where the last whole batch ends.
-        believed: time indexes that are wrong, and that a start takes as they are.
+        believed: time indexes and indexes of aborted transactions that are wrong, and that a start takes as they are.
     """
 
     name: str
@@ -97,6 +100,7 @@ class PartitionScan:
         self._snapshot_wrong = ""
         self._by_suffix: dict[str, set[int]] = {}
         self._read_from = 0
+        self._producers = ProducerStates()
         self.found = ScannedPartition(name, known.log_start_offset)
 
     def run(self) -> ScannedPartition:
@@ -142,7 +146,7 @@ class PartitionScan:
                 return
 
     def _check_strays(self, bases: list[int]) -> None:
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_INDEX_SUFFIX):
             for base in sorted(self._by_suffix.get(suffix, set()).difference(bases)):
                 if base not in self._by_suffix.get(LOG_SUFFIX, ()):
                     self._flaw(base, suffix, Kind.LEFT_OVER, "an index without its segment")
@@ -192,6 +196,10 @@ class PartitionScan:
     def _scan(self, bases: list[int], epochs: LeaderEpochs | None) -> None:
         epoch = -1
         start = max(self._known.log_start_offset, bases[0] if bases else 0)
+        if bases and bases[0] in self._by_suffix.get(SNAPSHOT_SUFFIX, ()):
+            with suppress(SnapshotDamaged):  # who had a transaction open where the log begins
+                path = f"{self._directory}/{segment_name(bases[0], SNAPSHOT_SUFFIX)}"
+                self._producers.load_snapshot(read_file(self._disk, path), 0)
         end = bases[0] if bases else start
         for i, base in enumerate(bases):
             if base != end:
@@ -228,6 +236,7 @@ class PartitionScan:
             epochs_may_lag=not self._known.clean,
             log_start_offset=start,
             on_batch=self._batch,
+            producers=self._producers,
             progress=self._progress,
         )
         index = self._index(base, size, is_last)
@@ -240,7 +249,37 @@ class PartitionScan:
         counted.batches += scan.batches
         counted.records += scan.records
         self._report(scan, index, time_index, is_last=is_last)
+        if not scan.damaged:
+            self._check_aborted(scan, is_last=is_last)
         return scan
+
+    def _check_aborted(self, scan: SegmentScan, *, is_last: bool) -> None:
+        """Hold the index of aborted transactions against the markers. It may have more of each than is left of it."""
+        base, reason, is_read = scan.base_offset, "", False
+        if base in self._by_suffix.get(ABORTED_INDEX_SUFFIX, ()):
+            data = read_file(self._disk, f"{self._directory}/{segment_name(base, ABORTED_INDEX_SUFFIX)}")
+            try:
+                entries = AbortedIndex.parse(data, base, scan.end_offset).entries
+            except ValueError as error:
+                self._flaw(base, ABORTED_INDEX_SUFFIX, Kind.ABORTED_INDEX, str(error))
+                return
+            is_read = True
+            told = {(one.producer_id, one.last_offset): one.first_offset for one in entries}
+        else:
+            told = {}
+        if is_last and not self._known.clean:
+            return  # it is in memory while the node runs
+        for marker in told.keys() - scan.aborts:
+            reason = f"no transaction of producer {marker[0]} was aborted at offset {marker[1]}"
+        for one in scan.aborted:
+            first = told.get((one.producer_id, one.last_offset))
+            if first is None or first > one.first_offset:
+                what = "it lacks" if is_read else "it is missing, and with it"
+                reason = f"{what} the transaction of producer {one.producer_id} aborted at offset {one.last_offset}"
+        if reason:
+            self._flaw(base, ABORTED_INDEX_SUFFIX, Kind.ABORTED_INDEX, reason)
+            if base < self._read_from:
+                self.found.believed.add(f"{self.found.name}/{segment_name(base, ABORTED_INDEX_SUFFIX)}")
 
     def _report(
         self, scan: SegmentScan, index: OffsetIndexCheck | None, time_index: TimeIndexCheck | None, *, is_last: bool
@@ -399,10 +438,12 @@ class SegmentScan:
         epochs_may_lag: bool,
         log_start_offset: int,
         on_batch: OnBatch,
+        producers: ProducerStates,
         progress: Callable[[int], None],
     ) -> None:
         """`epochs`: by the checkpoint; `epoch`: of the last batch before; `epochs_may_lag`: a process that was killed
-        may not have come to writing down its latest epochs; `progress` is told of bytes."""
+        may not have come to writing down its latest epochs; `producers`: as they were before it; `progress` is told of
+        bytes."""
         self._file = file
         self._size = file.size()
         self._window = Window(file)
@@ -410,6 +451,7 @@ class SegmentScan:
         self._may_lag = epochs_may_lag
         self._log_start_offset = log_start_offset
         self._on_batch = on_batch
+        self._producers = producers
         self._progress = progress
         self.base_offset = base_offset
         self.epoch = epoch
@@ -419,6 +461,10 @@ class SegmentScan:
         self.mismatch = EpochMismatch()
         self.end_offset = base_offset
         self.batches = self.records = 0
+        self.aborted: list[AbortedTransaction] = []
+        """Those with batches in the log."""
+        self.aborts: set[tuple[int, int]] = set()
+        """Producer and offset of each abort marker."""
         self.max_timestamp = -1
 
     def run(self, index: OffsetIndexCheck | None, time_index: TimeIndexCheck | None) -> None:
@@ -484,12 +530,28 @@ class SegmentScan:
 
     def _take(self, position: int, header: BatchHeader) -> None:
         self.batches += 1
-        self.records += header.count
+        if header.is_control and header.producer_id >= 0:
+            self._end_transaction(header, self._window.get(position, header.size))
+        else:  # markers are no records of anybody
+            self.records += header.count
+            if header.is_transactional and header.producer_id >= 0:
+                self._producers.update(header, header.base_offset, 0)
         self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
         if self._epochs is not None and header.last_offset >= self._log_start_offset:
             self._check_epoch(self._epochs, position, header)
         self._on_batch(position, header)
         self.end_offset, self.epoch = header.next_offset, header.leader_epoch
+
+    def _end_transaction(self, header: BatchHeader, batch: memoryview) -> None:
+        try:
+            marker = read_marker(batch)
+        except KafkaError:
+            marker = None
+        ended = self._producers.end(header, marker, header.base_offset, 0)
+        if marker is not None and not marker.commit:
+            self.aborts.add((header.producer_id, header.base_offset))
+        if ended is not None:
+            self.aborted.append(ended)
 
     def _check_epoch(self, epochs: LeaderEpochs, position: int, header: BatchHeader) -> None:
         stated, until = epochs.span_at(max(header.base_offset, self._log_start_offset))

@@ -34,7 +34,7 @@ from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
 
-_HINTS = (Kind.INDEX, Kind.TIME_INDEX, Kind.SNAPSHOT)
+_HINTS = (Kind.INDEX, Kind.TIME_INDEX, Kind.ABORTED_INDEX, Kind.SNAPSHOT)
 _OURS = (*_HINTS, Kind.EPOCHS, Kind.LEFT_OVER)
 
 NODES_OWN = "the node does it by itself when it starts; nothing is to be repaired here"
@@ -167,7 +167,7 @@ class Repair:
         return ""
 
     def _take_away(self, flaws: list[Flaw]) -> list[str]:
-        """Indexes that recovery would believe. It builds both indexes anew where one is missing."""
+        """Indexes that recovery would believe. It builds all of a segment's anew where one is missing."""
         paths: dict[str, None] = {}
         for flaw in flaws:
             path = f"{self._path}/{flaw.file}"
