@@ -141,6 +141,8 @@ class ScenarioOptions:
         )
         world = WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.03)), wall_error_ms=1000.0)
         workload = WorkloadOptions.draw(rng)
+        if transactions:
+            workload.topic_configs["min.insync.replicas"] = "2"
         kinds = NODE_KINDS
         if workload.topic_configs["min.insync.replicas"] == "1":
             # An ISR of one may hold the only copy of what is committed: nothing may destroy it.
@@ -155,7 +157,7 @@ class ScenarioOptions:
             "replica.lag.time.max.ms": rng.choice(("1000", "10000")),
         }
         needs_disks = ("fail_sync", "one_stays_dead", *DESTRUCTIVE)
-        if rng.random() < 0.2 and not any("power" in kind or kind in needs_disks for kind in faults.kinds):
+        if rng.random() < 0.2 and not transactions and not any("power" in kind or kind in needs_disks for kind in faults.kinds):
             # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
             # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
             node["flush.policy"] = "replicate"

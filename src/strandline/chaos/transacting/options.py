@@ -59,8 +59,8 @@ class TransactionOptions:
         return cls(
             partitions=rng.randint(1, 3),
             segment_bytes=rng.choice(("4096", "100000", "1073741824")),
-            records=rng.choice((100, 300)),
-            gap_ms=rng.choice((20.0, 100.0, 400.0)),
+            records=rng.choice((200, 600)),
+            gap_ms=rng.choice((5.0, 20.0, 100.0)),
             writers=tuple(f"writer-{rng.randrange(ids)}" for _ in range(rng.randint(1, 3))),
             producer={
                 "batch_size": rng.choice((200, 16_384)),
