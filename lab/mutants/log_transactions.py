@@ -142,6 +142,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_COMPACTION}::test_116_aborted_transactions_behind_the_keys_are_known",
     ),
     one_change(
+        "indexes-without-a-checksum-are-believed",
+        "C11: nothing goes by the word of an index alone",
+        never(),
+        f"{_COMPACTION}::test_a_damaged_index_removes_nothing[unused]",
+    ),
+    one_change(
         "markers-go-before-their-data",
         "C11: a marker outlives the batches of its transaction",
         never(),

@@ -110,13 +110,13 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "times-of-uncommitted-records",
         "B14: reads: offsets by time are below the high watermark",
-        part("end)", "log.log_end_offset)"),
+        part("end", "log.log_end_offset"),
         f"{_MANAGER}::test_offsets_of_uncommitted_records",
     ),
     one_change(
         "newest-time-of-uncommitted-records",
         "B14: reads: the record with the largest timestamp is below the high watermark",
-        part("core.high_watermark", "log.log_end_offset"),
+        part("end", "log.log_end_offset"),
         f"{_MANAGER}::test_offsets_of_uncommitted_records",
     ),
     one_change(

@@ -61,6 +61,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_FETCH}::test_a_parked_poll_that_gathers_names_each_aborted_transaction_once",
     ),
     one_change(
+        "who-waits-for-what-is-deleted-waits-on",
+        "C13: a deletion that raises the last stable offset wakes who waits for it",
+        removed(),
+        f"{_READS}::test_records_of_an_open_transaction_are_deleted",
+    ),
+    one_change(
         "undecided-segments-are-copied",
         "C13: tiering stops at the last stable offset",
         part("partition.last_stable_offset", "partition.high_watermark"),

@@ -101,6 +101,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_ORDERS}::test_a_shard_that_is_dropped_sends_no_more",
     ),
     one_change(
+        "calls-to-a-deposed-leader-are-waited-for",
+        "C16: a marker goes to the leader of the moment, whatever the one before it does",
+        never(),
+        f"{_MARKERS}::test_a_leader_that_is_deposed_is_waited_for_no_more",
+    ),
+    one_change(
         "a-copy-is-written-beside-the-first",
         "C16: a marker that waits for its replicas is not written again",
         never(),

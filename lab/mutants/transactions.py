@@ -1,4 +1,4 @@
-"""Mutants of rules C4, C14 and C15: the coordinator of transactions."""
+"""Mutants of rules C4, C14 and C15 (and one of A20): the coordinator of transactions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from lab.mutants.mutant import Mutant, always, condition, dropped, never, one_ch
 
 _ENDS = "tests/cluster/transactions/test_ends.py"
 _PRODUCERS = "tests/cluster/transactions/test_producers.py"
+_DECISIONS = "tests/schedules/groups/test_decisions.py"
+_WIRE = "tests/cluster/broker/test_transactions_wire.py"
 _TRANSACTIONS = "tests/cluster/transactions/test_transactions.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -47,6 +49,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_PRODUCERS}::test_epochs_run_out_while_a_transaction_times_out",
     ),
     one_change(
+        "a-producer-is-given-the-epoch-of-markers",
+        "C4: the epoch beyond the last one is of markers alone",
+        always(),
+        f"{_PRODUCERS}::test_epochs_run_out_while_a_transaction_times_out",
+    ),
+    one_change(
         "older-epoch-adds-partitions",
         "C4: an older epoch adds nothing to a transaction",
         never(),
@@ -83,11 +91,35 @@ TABLE: tuple[Mutant, ...] = (
         f"{_ENDS}::test_kafka_20310_a_retry_after_a_failover_is_answered[behind its completion]",
     ),
     one_change(
+        "partitions-are-added-one-by-one",
+        "C4: partitions are added to a transaction all or none",
+        never(),
+        f"{_WIRE}::test_partitions_are_added_all_or_none",
+    ),
+    one_change(
+        "markers-in-topics-of-the-cluster",
+        "C4: no client has a topic of the cluster itself in its transaction",
+        never(),
+        f"{_WIRE}::test_partitions_are_added_all_or_none",
+    ),
+    one_change(
+        "transactions-are-listed-to-all",
+        "A20: who may not describe a transactional id does not see it listed",
+        value("wanted"),
+        "tests/cluster/broker/test_acl_walk.py::test_a_principal_with_nothing_learns_and_changes_nothing",
+    ),
+    one_change(
         "markers-are-not-ordered-again",
         "C14: each coordinator orders the markers of what is decided (schedule 120)",
         never(),
         f"{_TRANSACTIONS}::test_120_each_coordinator_orders_the_markers_again",
         f"{_TRANSACTIONS}::test_121_a_decision_without_partitions_is_completed_after_a_failover",
+    ),
+    one_change(
+        "late-decision-is-forgotten",
+        "C14: a decision that is committed after its client was told an error is carried out",
+        always(),
+        f"{_DECISIONS}::test_a_decision_that_is_committed_late_is_carried_out",
     ),
     one_change(
         "completion-of-another-transaction",

@@ -7,9 +7,11 @@ from itertools import chain
 import pytest
 
 from lab.mutants import without
+from strandline.chaos.options import override
 from strandline.chaos.runner import run_seeds
 from strandline.chaos.scenario import ScenarioRun
 from strandline.chaos.scenario_options import SEESAW_SHARE, ScenarioOptions
+from strandline.proto.marks import counts
 
 CATCHERS = {
     "count-before-sync": (0, 2, 3),
@@ -26,6 +28,14 @@ def test_seeds_hold() -> None:
     for mark in ("acked", "polled", "faults", "isr_expands"):
         assert sum(outcome.figures[mark] for outcome in outcomes) > 0, mark
     assert max(outcome.figures["leader_epochs"] for outcome in outcomes) > 1
+
+
+def test_levels_change_under_faults() -> None:
+    """Nodes of two builds, then the newer one everywhere, and the level up and down: everything holds."""
+    options = ScenarioOptions.draw(34100055)
+    options = override(options, {"older": 0.5, "rolled_after_ms": 1_000.0, "duration_ms": 6_000})
+    ScenarioRun(34100055, options).execute()
+    assert counts()["level-changed-under-faults"] > 0
 
 
 @pytest.mark.parametrize("name", sorted(CATCHERS))

@@ -83,6 +83,7 @@ ADMIN: dict[str, Call] = {
     "describe_quorum": lambda c: c.describe_quorum(),
     "describe_features": lambda c: c.describe_features(),
     "update_features": lambda c: c.update_features({"metadata.version": 2}, dry_run=True),
+    "unregister_broker": lambda c: c.unregister_broker(99),
     "remove_voter": lambda c: c.remove_voter(9, None),
     "add_voter": lambda c: c.add_voter(9, UUID(int=9)),
     "list_offsets": lambda c: c.list_offsets(dict.fromkeys([P0, *((name, 0) for name in MANY)], -1)),

@@ -12,6 +12,8 @@ from strandline.log.offset_checkpoints import LastLife
 from strandline.log.partition_log import PartitionLog
 from strandline.log.real_disk import RealDisk
 from strandline.log.transactions import AbortedTransaction
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from tests.log.compacting import COMPACTED, NOW_MS, assert_no_hole, cleanable, compact, headers, put
 from tests.log.helpers import open_test_log
 from tests.log.transacting import TransactionalProducer, aborted, committed_records
@@ -203,3 +205,31 @@ def test_what_was_aborted_is_known_after_a_pass(log: PartitionLog, tmp_path: Pat
     log.close()
     again = open_test_log(RealDisk(), tmp_path / "log", config=COMPACTED, last_life=LastLife(clean=True))
     assert (seen(again), aborted(again, 0, 9)) == ([("b", "1")], known)
+
+
+@pytest.mark.parametrize("damage", ["other", "unused", "first", "missing"])
+def test_a_damaged_index_removes_nothing(log: PartitionLog, tmp_path: Path, damage: str) -> None:
+    """A flipped bit, so that another is named as aborted, one that is not there, or a part; or the file has gone."""
+    put(log, ("a", "1"))
+    one, other = Writer(log, 1), Writer(log, 3)
+    one.put(("a", "aborted"))
+    one.put(("c", "aborted"))
+    other.put(("b", "1"))
+    one.end(commit=False)
+    roll(log)
+    other.put(("b", "2"))
+    other.end(commit=True)
+    roll(log)
+    log.close()
+    [path] = (tmp_path / "log").glob("*.txnindex")
+    data = path.read_bytes()
+    at, bit = {"other": (9, 2), "unused": (9, 8), "first": (17, 3), "missing": (0, 0)}[damage]
+    path.write_bytes(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
+    if damage == "missing":
+        path.unlink()
+    again = open_test_log(RealDisk(), tmp_path / "log", config=COMPACTED, last_life=LastLife(clean=True))
+    before = again.size_bytes
+    with pytest.raises(KafkaError) as caught:
+        compact(again, limit=int(again.log_end_offset))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert again.size_bytes == before

@@ -14,6 +14,7 @@ from strandline.client.fetcher import whole_batches
 from strandline.log.batch import assemble_batch, check_content, check_replicated_batches, gap_batch
 from strandline.log.config import BATCH_BYTES_MAX, INT64_MAX
 from strandline.log.dump import DumpedBatch, Problem, dump_file
+from strandline.log.producer_state import ProducerStates
 from strandline.log.real_disk import RealDisk
 from strandline.log.scan import ScannedBatch, find_batch_after, scan_batches
 from strandline.log.verify.partition_scan import SegmentScan
@@ -46,6 +47,7 @@ def verify(_: bytes, path: Path, first: int) -> int:
             epochs_may_lag=False,
             log_start_offset=first,
             on_batch=lambda position, _: found.append(position),
+            producers=ProducerStates(),
             progress=lambda _: None,
         )
         scan.run(None, None)

@@ -7,14 +7,18 @@ from uuid import UUID
 
 import pytest
 
+from strandline.chaos.sim.handles import ProcessKilled
+from strandline.chaos.sim.ports import Ports
 from strandline.log.dump import AbortedEntry, DumpedBatch, Problem, dump_file
 from strandline.log.future import FutureLog
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
+from strandline.log.producer_state import ProducerStates, replay
 from strandline.log.real_disk import RealDisk
 from strandline.log.verify.flaws import AtStart, Kind
 from strandline.proto.ids import NodeId
 from tests.log.helpers import TOPIC_ID, TP, ManualClock, all_records
+from tests.log.striking import OneStrike
 from tests.log.test_repair import repaired
 from tests.log.test_transactions import SMALL, two_aborted
 from tests.log.transacting import TransactionalProducer, aborted, committed_records
@@ -132,3 +136,59 @@ def assert_same(log: PartitionLog, other: PartitionLog) -> None:
     assert aborted(log, start, end) == aborted(other, start, end)
     assert committed_records(log) == committed_records(other)
     assert all_records(log) == all_records(other)
+
+
+class CutShort(OneStrike):
+    """Transactions, rolls, syncs and a cut, up to somewhere; then a start."""
+
+    def open_dir(self, ports: Ports) -> LogDir:
+        """A process opens its directory."""
+        if not ports.disk.exists("/data/meta.properties"):
+            format_log_dir(ports.disk, "/data", "c", NodeId(1), UUID(int=1))
+        return LogDir.open(ports.disk, "/data", ports.clock, SMALL)
+
+    async def first_life(self, ports: Ports) -> None:
+        log_dir = self.open_dir(ports)
+        log = log_dir.create(TP, TOPIC_ID, SMALL)
+        log.sync_now()
+        self.aim()
+        for _ in range(2):
+            one, other = TransactionalProducer(log, 1, version=1), TransactionalProducer(log, 2, version=1)
+            for producer in (one, other):
+                entry = log.producers.get(producer.producer_id)
+                producer.sequence = 0 if entry is None or not entry.batches else entry.batches[-1].last_sequence + 1
+            for number in range(4):
+                one.send(1, size=200)
+                other.send(1, size=200)
+                one.end(commit=number % 2 == 0)
+                log.sync_now()
+                log_dir.write_checkpoints({TP: int(log.log_end_offset)})
+            other.end(commit=False)
+            other.send(1, size=200)
+            log.truncate_to(int(log.log_end_offset) - 2)
+        log_dir.close(5)
+        self.ended = True
+
+    async def second_life(self, ports: Ports) -> None:
+        assert self.error is None or isinstance(self.error, ProcessKilled), self.error
+        log = self.open_dir(ports).logs[TP]
+        states, known = ProducerStates(), []
+        end = int(log.log_end_offset)
+        replay(states, log.segments, 0, end, 0, aborted=known.append)
+        assert await log.aborted_transactions_cold(0, end) == known
+        assert log.producers.open == states.open
+        for high_watermark in range(end + 1):
+            fresh, loaded = ProducerStates(), ProducerStates()
+            replay(fresh, log.segments, 0, end, 0)
+            loaded.load_snapshot(log.producers.encode_snapshot(), 0)
+            assert loaded.first_unstable(high_watermark) == fresh.first_unstable(high_watermark)
+        assert log.last_stable_offset(end) == min([end, *states.open.values()])
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_stop_anywhere_forgets_no_abort(power: bool) -> None:
+    """After each third operation of the disk; and no marker counts before it is committed (schedule 114)."""
+    operations = 1
+    while not CutShort(5, operations, power=power).run():
+        operations += 3
+    assert operations > 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -243,6 +244,11 @@ def test_records_of_an_open_transaction_are_deleted(to: int) -> None:
         await write(scene, 1, producer, b"c")
         await write(scene, 1, producer, b"d")
         deleted: list[tuple[ErrorCode, str, int]] = []
+        woken: list[int] = []
+        for node in (1, 2):
+            await scene.until(lambda node=node: scene.status(node).high_watermark == 4)  # type: ignore[misc]
+            scene.manager(node).on_last_stable_offset(TP, partial(woken.append, node))
+        assert scene.status(1).last_stable_offset == 1
         scene.broker(1).run(lambda manager: manager.delete_records(TP, to, lambda *it: deleted.append(it)) and None)
         await scene.until(lambda: bool(deleted))
         start = deleted[0][2]
@@ -252,6 +258,7 @@ def test_records_of_an_open_transaction_are_deleted(to: int) -> None:
             outcome = committed(scene, node, start)
             assert (outcome.error, outcome.last_stable_offset, outcome.data) == (ErrorCode.NONE, start, b"")
             assert committed(scene, node, 1).error is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert sorted(woken) == [1, 2], "who waits at the old one has to ask again"
         await end(scene, 1, producer, commit=False)
         await scene.append(1, b"e")
         await scene.until(lambda: all(scene.status(node).high_watermark == 6 for node in (1, 2, 3)))

@@ -15,6 +15,11 @@ from tests.replica.helpers import TP
 from tests.replica.simulated import SimCluster
 
 
+def key_of(value: bytes) -> bytes:
+    """The key of a value: its last byte that is no dot."""
+    return value.rstrip(b".")[-1:]
+
+
 class Transactional:
     """A producer of one id; what its coordinator does is done by `end`."""
 
@@ -25,7 +30,7 @@ class Transactional:
         self.sequence = 0
 
     def batch(self, *values: bytes, time_ms: int = 1_700_000_000_000) -> memoryview:
-        records = [Record(0, time_ms, None, value, ()) for value in values]
+        records = [Record(0, time_ms, key_of(value), value, ()) for value in values]
         first, self.sequence = self.sequence, self.sequence + len(values)
         return memoryview(
             build_batch(

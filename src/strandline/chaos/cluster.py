@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -33,6 +34,8 @@ from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
 from strandline.cluster.node.run_node import FAILED_STOP_S
 from strandline.controller import api, operations
+from strandline.controller.controller import Controller
+from strandline.controller.features_api import FeatureUpdate, UpdateFeaturesRequest, UpdateKind
 from strandline.controller.metadata.features import BEFORE_LEVELS, FIRST_LEVEL, METADATA_FEATURE, OWN_LEVELS
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
@@ -43,7 +46,9 @@ from strandline.log.disk import Disk, DiskFull
 from strandline.log.incarnations import INCARNATIONS
 from strandline.log.log_dir import read_meta_properties
 from strandline.log.rewriting import AWAY
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.marks import mark
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import Partition
 from strandline.replica.states import Role
@@ -580,6 +585,35 @@ class SimCluster:
             if controller is not None and controller.active:
                 work = controller.carry_out(operations.ELECT_LEADERS, request)
                 live.process.context.copy().run(self.world.loop.create_task, work)
+
+    def roll(self) -> None:
+        """Start this build alone from now on."""
+        self._older = 0.0
+
+    def is_older(self, name: str) -> bool:
+        """Whether the build before runs on a machine."""
+        live = self.live.get(name)
+        return live is not None and live.process.alive and live.node.publisher.supported is BEFORE_LEVELS
+
+    def level(self) -> int:
+        """The metadata.version, by the newest image."""
+        image = self.newest_image()
+        return FIRST_LEVEL if image is None else image.metadata_version
+
+    def ask_for_level(self, level: int) -> None:
+        """Ask as `strandline upgrade finalize` and `downgrade` do; a refusal says that a node is away."""
+        kind = UpdateKind.UPGRADE if level > self.level() else UpdateKind.SAFE_DOWNGRADE
+        request = UpdateFeaturesRequest((FeatureUpdate(METADATA_FEATURE, level, kind),))
+
+        async def ask(controller: Controller) -> None:
+            with suppress(KafkaError):
+                await controller.carry_out(operations.UPDATE_FEATURES, request)
+                mark("level-changed-under-faults")
+
+        for live in self.nodes():
+            controller = live.node.controller
+            if controller is not None and controller.active:
+                live.process.context.copy().run(self.world.loop.create_task, ask(controller))
 
     def all_vote(self) -> bool:
         """True if every controller has its vote, beyond doubt."""

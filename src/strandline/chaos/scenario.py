@@ -7,6 +7,7 @@ and histories and replicas are judged.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -28,7 +29,7 @@ from strandline.chaos.moves import Moves
 from strandline.chaos.nemesis.kinds import FAULTS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
-from strandline.chaos.nemesis.operator import Operator
+from strandline.chaos.nemesis.operator import LevelChanges, Operator
 from strandline.chaos.preload import preload
 from strandline.chaos.restored import QUIET_MS, Restoration, Restorer
 from strandline.chaos.scenario_options import ScenarioOptions
@@ -218,6 +219,7 @@ class ScenarioRun:
                 self.world.loop.call_later(self.options.duration_ms / 1700, self._replace_transacting)
         moves = Moves(self.world, self.cluster, split(self.seed, "moves"), self.nemesis.note)
         moving = self.world.loop.create_task(moves.work()) if self.options.directories > 1 else None
+        changing = self._change_levels()
         await self._strike()
         if moving is not None:
             moving.cancel()
@@ -232,9 +234,29 @@ class ScenarioRun:
         if self.secured is not None:
             self.secured.admin.calm = True
         await self._recover()
+        if changing is not None:
+            changing.cancel()
         await self._finish()
         operating.cancel()
         self._judge()
+
+    def _change_levels(self) -> asyncio.Task[None] | None:
+        after_ms, cluster = self.options.rolled_after_ms, self.cluster
+        if after_ms is None or self.options.restored is not None:  # the other cluster has no build before
+            return None
+        changes = LevelChanges(
+            self.world,
+            split(self.seed, "changes of levels"),
+            after_ms,
+            cluster.is_older,
+            cluster.names,
+            cluster.roll,
+            self.nemesis.start_again,
+            cluster.level,
+            cluster.ask_for_level,
+            self.nemesis.note,
+        )
+        return self.world.loop.create_task(changes.work())
 
     async def _strike(self) -> None:
         """Faults; in some seeds the cluster is lost in their middle."""

@@ -84,6 +84,9 @@ machine's copy may be the only one: a node that cannot tell what it has leads on
 LEVELS_SHARE = 0.2
 """Share of the seeds in which nodes of two builds are mixed, as in a rolling upgrade, at the level of the older one."""
 
+ROLLED_SHARE = 0.6
+"""Share of those seeds in which the upgrade is finalized, and taken back, in the middle of the faults."""
+
 SERVICES_SHARE = 0.2
 """Share of the seeds in which services run beside the plain clients (`chaos.services`), which do less there."""
 
@@ -108,6 +111,8 @@ class ScenarioOptions:
     split_layout: bool = False
     older: float = 0.0
     """The share of all starts that are those of the build before, in a cluster at its level."""
+    rolled_after_ms: float | None = None
+    """When those nodes are rolled to this build, and the level is raised and lowered from then on; None: never."""
     directories: int = 1
     """Log directories of each node, each on a disk of its own."""
     """Three controllers and three brokers instead of three combined nodes."""
@@ -187,6 +192,8 @@ class ScenarioOptions:
         levels = split(seed, "levels of builds")
         if levels.random() < LEVELS_SHARE and not transactions:
             drawn.older = levels.choice((0.2, 0.5, 0.8))
+            if levels.random() < ROLLED_SHARE:
+                drawn.rolled_after_ms = levels.uniform(0, drawn.duration_ms / 2)
         one_may_have_all = workload.topic_configs["min.insync.replicas"] == "1" or "flush.policy" in node
         if split(seed, "damaged files").random() < DAMAGED_FILES_SHARE and not one_may_have_all:
             drawn.faults.kinds = (*drawn.faults.kinds, *BESIDE)

@@ -1,5 +1,5 @@
-"""`strandline cluster` and `strandline quorum`: who is there, who leads, who lags; and `restore-vote`, by which a
-controller that lost its metadata log gets its vote back.
+"""`strandline cluster` and `strandline quorum`: who is there, who leads, who lags; `unregister`, by which a broker that
+does not come back leaves; and `restore-vote`, by which a controller that lost its metadata log gets its vote back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strandline.cli.common import (
     target_options,
 )
 from strandline.cli.screen import echo
-from strandline.client.types import QuorumDescription, QuorumReplica
+from strandline.client.types import PartitionDescription, QuorumDescription, QuorumReplica
 from strandline.proto.system import SystemClock
 
 SILENT_MS = 3_000
@@ -169,6 +169,52 @@ def describe_cluster(output: str, **where: Any) -> None:
         if number
     ]
     echo(f"{plural(len(topics), 'topic')}, {plural(len(parts), 'partition')}; " + (", ".join(trouble) or "all in sync"))
+
+
+@cluster.command("unregister")
+@click.argument("node_id", type=click.IntRange(0))
+@dry_run_option
+@output_option
+@target_options
+def unregister(*, node_id: int, dry_run: bool, output: str, **where: Any) -> None:
+    """Take a broker that does not come back out of the cluster, so that nothing waits for it: no upgrade, no election.
+
+    It must be down, and no partition may have its last complete copy there. Its replicas stay assigned to it.
+
+    \b
+    strandline cluster describe                   it is fenced
+    strandline cluster unregister 3 --dry-run
+    strandline cluster unregister 3
+    """
+    with admin_for(Target(**where)) as admin:
+        node = next((one for one in admin.describe_cluster().nodes if one.node_id == node_id), None)
+        if node is None:
+            raise CommandWrong(f"broker {node_id} is not registered: `strandline cluster describe` shows who is")
+        if not node.fenced:
+            raise CommandWrong(f"broker {node_id} serves: stop it first, and wait until it is fenced")
+        topics = admin.describe_topics(admin.list_topics(include_internal=True))
+        theirs = [(topic.name, part) for topic in topics for part in topic.partitions if node_id in part.replicas]
+        last = [f"{name}-{part.partition}" for name, part in theirs if _is_last(part, node_id)]
+        if last:
+            raise CommandWrong(
+                f"the last complete copy of {plural(len(last), 'partition')} is on broker {node_id}: "
+                f"{', '.join(last[:5])}{' ...' if len(last) > 5 else ''}. Start it again; or, if its disk is lost, "
+                "elect another replica (`strandline topic elect --unclean` says what that loses), or delete the topic"
+            )
+        if not dry_run:
+            admin.unregister_broker(node_id)
+    if output == "json":
+        print_json({"node_id": node_id, "replicas": len(theirs), "changed": not dry_run})
+        return
+    echo(f"Broker {node_id} {'would be' if dry_run else 'is'} taken out of the cluster.")
+    if theirs:
+        what = "stay assigned to it, and are a replica short until a broker of this id is back"
+        echo(f"{plural(len(theirs), 'partition')} {what}.")
+
+
+def _is_last(part: PartitionDescription, node_id: int) -> bool:
+    """Nobody else is in the ISR, or eligible."""
+    return part.leader is None and not {*part.isr, *(part.eligible_leader_replicas or ())} - {node_id}
 
 
 @click.group()

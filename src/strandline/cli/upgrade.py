@@ -103,7 +103,7 @@ def check(*, output: str, **where: Any) -> None:
         seen = _look(admin)
     if output == "json":
         print_json(_as_json(seen))
-    elif not seen.possible:
+    elif not seen.possible and not seen.blocked:
         echo("Every feature is at the highest level that all nodes know: there is nothing to finalize.")
     else:
         _tell_levels(seen.finalized, seen.possible)
@@ -131,6 +131,8 @@ def finalize(*, levels: tuple[str, ...], dry_run: bool, output: str, **where: An
     with admin_for(Target(**where)) as admin:
         seen = _look(admin)
         wanted = named or dict(seen.possible)
+        if not wanted and seen.blocked:
+            raise CommandFailed(seen.blocked)
         if wanted:
             admin.update_features(wanted, dry_run=dry_run)
     _tell_change(seen.finalized, wanted, dry_run=dry_run, output=output)
@@ -185,12 +187,22 @@ def _look(admin: Admin) -> _Seen:
     levels = {name: finalized.get(name, 0) for name in names}
     highest = {name: min(one.supported.get(name, (0, 0))[1] for one in told) for name in names}
     possible = {name: highest[name] for name in sorted(names) if highest[name] > levels[name]}
-    return _Seen(nodes, levels, possible, _blocked(admin, possible))
+    return _Seen(nodes, levels, possible, _blocked(admin, possible) if possible else _held_back(nodes, levels))
+
+
+def _held_back(nodes: Mapping[int, FeaturesDescription | str], levels: Mapping[str, int]) -> str:
+    """Why nothing can rise although some nodes know more: the nodes of older builds, in words; empty: none does."""
+    known = {node: told.supported for node, told in nodes.items() if not isinstance(told, str)}
+    faults = []
+    for name, level in sorted(levels.items()):
+        best = max(supported.get(name, (0, 0))[1] for supported in known.values())
+        behind = [str(node) for node, supported in known.items() if supported.get(name, (0, 0))[1] < best]
+        if best > level and behind:
+            faults.append(f"{name} {best} is not known to the build of node {', '.join(behind)}")
+    return "; ".join(faults) and f"{'; '.join(faults)}. Install the newer build there"
 
 
 def _blocked(admin: Admin, possible: Mapping[str, int]) -> str:
-    if not possible:
-        return ""
     try:
         admin.update_features(possible, dry_run=True)
     except KafkaError as error:

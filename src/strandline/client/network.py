@@ -117,6 +117,7 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.UPDATE_FEATURES: VersionRange(2, 2),
     Api.DESCRIBE_CLUSTER: VersionRange(0, 2),
     Api.DESCRIBE_PRODUCERS: VersionRange(0, 0),
+    Api.UNREGISTER_BROKER: VersionRange(0, 0),
     Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 1),
     Api.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
     Api.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),

@@ -180,13 +180,8 @@ class Compaction:
         return self._end
 
     async def _read_outcomes(self, start: int, end: int) -> Outcomes:
-        """How transactions in [`start`, `end`) ended. Raises KafkaError where an index of aborted ones names batches
-        that are none of theirs: it has no checksum, and what it names is removed."""
-        log = self._log
-        found = await self._pace.during(log.aborted_transactions_cold(start, end))
-        for aborted in found:
-            await self._pace.during(log.cold(partial(log.check_aborted, aborted)))
-        return Outcomes(found)
+        """How the transactions in [`start`, `end`) ended, by the indexes."""
+        return Outcomes(await self._pace.during(self._log.aborted_transactions_cold(start, end)))
 
     def _counts(self, segment: Segment, header: BatchHeader, batch: memoryview) -> bool:
         """Whether a batch has records that supersede others. Raises KafkaError."""

@@ -175,6 +175,10 @@ class OverlayDisk:
             self._at(path)
         except FileNotFoundError:
             return False
+        except DiskError as error:  # below a file there is nothing
+            if error.errno != errno.ENOTDIR:
+                raise
+            return False
         return True
 
     def is_directory(self, path: str) -> bool:

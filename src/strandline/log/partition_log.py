@@ -298,23 +298,6 @@ class LogReader(LogState):
         except DiskError as error:
             raise _unreadable(error) from error
 
-    def check_aborted(self, aborted: AbortedTransaction, pread: Pread) -> None:
-        """Raises KafkaError (CORRUPT_MESSAGE) unless the transaction's first batch, if it is still there, and its abort
-        marker stand where the index says."""
-        producer_id, first_offset, last_offset, _ = aborted
-        segment, position, header, _ = self._find(last_offset, pread)
-        marker = read_marker(self._whole_batch(segment, position, header, pread)) if header.is_control else None
-        wrong = (
-            marker is None or marker.commit or marker.producer_id != producer_id or header.last_offset != last_offset
-        )
-        if not wrong and first_offset >= self.bases[0]:
-            first = self._find(first_offset, pread)[2]
-            wrong = not first.is_gap and (first.base_offset, first.producer_id) != (first_offset, producer_id)
-        if wrong:
-            raise segment.damaged(
-                position, "an index of aborted transactions names one that is not there", offset=last_offset
-            )
-
     # ------------------------------------------------------------------ by time
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:

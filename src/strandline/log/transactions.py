@@ -202,12 +202,13 @@ class Outcomes:
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = deque(sorted(aborted, key=lambda one: one.first_offset))
         self._dead: dict[int, AbortedTransaction] = {}
-        self._met: set[int] = set()
+        self._met: dict[int, int] = {}
+        """Offset of the first batch met of each producer's transaction."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether a batch of a transaction, the next one met, is of one that was aborted."""
         self._begin(header.last_offset)
-        self._met.add(header.producer_id)
+        self._met.setdefault(header.producer_id, header.base_offset)
         dead = self._dead.get(header.producer_id)
         return dead is not None and header.last_offset < dead.last_offset
 
@@ -215,20 +216,23 @@ class Outcomes:
         """A marker is the next batch met: whether batches of its transaction were, and the transaction if it is among
         the aborted ones.
 
-        Raises KafkaError (CORRUPT_MESSAGE) for the commit of an aborted one: no index is believed against a marker.
+        Raises KafkaError (CORRUPT_MESSAGE) where the aborted ones are others: an index has no checksum, and is not
+        believed against a marker.
         """
         self._begin(header.last_offset)
         dead = self._dead.pop(marker.producer_id, None)
-        if dead is not None and (marker.commit or dead.last_offset != header.last_offset):
+        first = self._met.pop(marker.producer_id, None)
+        wrong = dead is not None and (marker.commit or dead.last_offset != header.last_offset)
+        if not marker.commit and first is not None:
+            wrong = wrong or dead is None or dead.first_offset > first
+        if wrong:  # rule C11/indexes-without-a-checksum-are-believed
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
-                "an index of aborted transactions names one that was not aborted there",
+                "an index of aborted transactions says another thing than a marker: `strandline log verify` says which",
                 producer_id=marker.producer_id,
                 offset=header.base_offset,
             )
-        is_met = marker.producer_id in self._met
-        self._met.discard(marker.producer_id)
-        return is_met, dead
+        return first is not None, dead
 
     def _begin(self, offset: int) -> None:
         while self._coming and self._coming[0].first_offset <= offset:

@@ -120,6 +120,7 @@ MARKS: dict[str, str] = {
     "rot-mended": "what had rotted in a log was written anew with the leader's batches",
     "log-offline": "a partition went offline because its log cannot be used",
     "unclean-election-asked-for": "an operator asked for an unclean election of a partition that nobody led",
+    "level-changed-under-faults": "an operator raised or lowered the metadata.version in the middle of the faults",
     "vote-forced": "an operator let a controller vote whose log had been cut: nobody was elected otherwise",
     # the log
     "log-begins-inside-a-batch": "an empty log took a batch that begins before its start and reaches beyond it",

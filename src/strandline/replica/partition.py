@@ -351,6 +351,9 @@ class Partition:
     def high_watermark_rose(self) -> None:
         """Wake who watches it, and who watches the last stable offset if that rose with it."""
         self.watchers.wake()
+        self._look_at_stable()
+
+    def _look_at_stable(self) -> None:
         if self._stable_watchers:
             stable = self.last_stable_offset
             if stable != self._stable_offset:  # rule C13/open-transactions-wake-their-readers
@@ -400,6 +403,7 @@ class Partition:
             rotten=log is not None and bool(log.rot),
             directory="" if log is None else log.home,
             reason=self.reason,
+            last_stable_offset=self.last_stable_offset,
         )
 
     # Roles
@@ -787,6 +791,7 @@ class Partition:
             self.fail(str(failure))
             return
         self.send_high_watermark(log_start_raised=True)
+        self._look_at_stable()  # rule C13/who-waits-for-what-is-deleted-waits-on
         if self._shared.config.sync_before_ack and plog.needs_sync:
             self._shared.directories.of(plog.home).syncer.mark(plog)  # a segment that was begun anew
         self._log_start_raised()

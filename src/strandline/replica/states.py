@@ -230,6 +230,7 @@ class ReplicaStatus(NamedTuple):
         isr: as committed, known on the leader; from the metadata elsewhere.
         maximal_isr: with a proposed newcomer (leader only, else as `isr`).
         followers: leader only.
+        last_stable_offset: below it every transaction is decided.
         log_start_offset: where the partition begins, with its tier; local_log_start_offset: where its log does.
         tiered: its closed segments are to go to the object store (`remote.storage.enable`).
         tiered_bytes: of what lies there.
@@ -262,6 +263,7 @@ class ReplicaStatus(NamedTuple):
     rotten: bool = False
     directory: str = ""
     reason: str = ""
+    last_stable_offset: int = -1
 
 
 # Settings

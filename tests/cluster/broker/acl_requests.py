@@ -187,6 +187,7 @@ REQUESTS: list[Ask] = [
             ]
         },
     ),
+    Ask(Api.UNREGISTER_BROKER, lambda t: {"broker_id": 99}),
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": [{"topic": t.topic, "partitions": (0,)}], "timeout": 1000}),
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": None, "timeout": 1000}),
     Ask(

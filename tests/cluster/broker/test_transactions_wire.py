@@ -246,6 +246,20 @@ def test_what_cannot_be_initialized(tmp_path: Path) -> None:
     run(tmp_path, body)
 
 
+def test_kafka_20739_two_phase_commit_is_refused(tmp_path: Path) -> None:
+    """InitProducerId 6 alone has it (KIP-939): it would keep a transaction that is prepared."""
+
+    async def body(node: KafkaNode, client: KafkaClient) -> None:
+        has = await begun(client)
+        assert await add(client, has, ("t", 0)) == [OK]
+        kept = {"enable2_pc": True, "keep_prepared_txn": True}
+        answer = await client.ask("init_producer_id", 6, transactional_id=ID, transaction_timeout=60_000, **kept)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert (await described(client)).transaction_state == "Ongoing"
+
+    run(tmp_path, body)
+
+
 def test_listed(tmp_path: Path) -> None:
     """By state, producer, age and (KIP-1152) an expression; of states that there are not the client is told."""
 

@@ -50,6 +50,7 @@ def test_metrics_count_what_happened(cluster: DevCluster) -> None:
         assert value(leader, "kafka_log_log_logendoffset", **where) == 10
         assert value(leader, "kafka_cluster_partition_highwatermark", **where) == 10
         assert value(leader, "kafka_cluster_partition_insyncreplicascount", **where) == 3
+        assert value(leader, "kafka_cluster_partition_laststableoffsetlag", **where) == 0
         assert value(leader, "kafka_log_log_size", **where) >= 1000
     produces = sum(
         value(node, "kafka_network_requestmetrics_totaltimems_count", request="Produce") for node in nodes.values()

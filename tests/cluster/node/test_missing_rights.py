@@ -66,6 +66,7 @@ CALLS: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.delete_group_offsets("g", [PLACE]), "User:alice may not DESCRIBE group g"),
     (lambda a: a.describe_quorum(), "User:alice may not DESCRIBE the cluster"),
     (lambda a: a.update_features({"metadata.version": 2}), "User:alice may not ALTER the cluster"),
+    (lambda a: a.unregister_broker(99), "User:alice may not ALTER the cluster"),
     (lambda a: a.add_voter(2, UUID_1), "User:alice may not ALTER the cluster"),
     (lambda a: a.remove_voter(2, UUID_1), "User:alice may not ALTER the cluster"),
     (lambda a: a.describe_log_dirs(), f"{MINE} may not DESCRIBE the cluster"),

@@ -13,6 +13,7 @@ import pytest
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
 from strandline.cluster.transactions import marker_writes
+from strandline.cluster.transactions import markers as sending
 from strandline.cluster.transactions.commands import MarkerOrder
 from strandline.cluster.transactions.marker_orders import Addressed
 from strandline.cluster.transactions.marker_writes import NO_ORDER, MarkerToWrite, MarkerWriter, NamedPartition, Sender
@@ -155,7 +156,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(10):
         while not holds():
             await asyncio.sleep(0.002)
 
@@ -202,6 +203,26 @@ def test_markers_follow_the_leader() -> None:
         site.apply(PartitionChangeRecord(T, 1, leader=ONE))
         await until(lambda: site.told)
         assert site.replicas[ONE].written == [(T1, Marker(7, 0, True, 3), 1)]
+
+    run(body)
+
+
+def test_a_leader_that_is_deposed_is_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not answer, as a machine without power; the new one is told as soon as the metadata name it."""
+    monkeypatch.setattr(marker_writes, "COMMITTED_MS_MAX", 60_000.0)
+    monkeypatch.setattr(sending, "CALL_MS", 60_000.0)
+
+    async def body(site: Site) -> None:
+        site.send(site.order("tx", T1))
+        site.send(site.order("other", G0))
+        await until(lambda: len(site.replicas[TWO].written) == 2)
+        site.replicas[ONE].answers[T1] = [ErrorCode.NONE]
+        site.apply(PartitionChangeRecord(T, 1, leader=ONE))
+        async with asyncio.timeout(5):
+            await until(lambda: site.told == ["tx"])
+        site.replicas[TWO].commit()
+        await until(lambda: site.told == ["tx", "other"])
+        assert len(site.replicas[TWO].written) == 2, "what was asked for once more joins the first"
 
     run(body)
 

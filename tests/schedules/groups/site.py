@@ -51,13 +51,15 @@ VERSIONS = {
     "offset_fetch": (Api.OFFSET_FETCH, 5),
     "offset_commit_of_epochs": (Api.OFFSET_COMMIT, 9),
     "consumer_group_heartbeat": (Api.CONSUMER_GROUP_HEARTBEAT, 1),
+    "produce_11": (Api.PRODUCE, 11),
+    "produce_12": (Api.PRODUCE, 12),
     "stable_offset_fetch": (Api.OFFSET_FETCH, 7),
     "init_producer_id": (Api.INIT_PRODUCER_ID, 1),
     "add_offsets_to_txn": (Api.ADD_OFFSETS_TO_TXN, 1),
     "txn_offset_commit": (Api.TXN_OFFSET_COMMIT, 2),
     "end_txn": (Api.END_TXN, 1),
 }
-FLEXIBLE = ("offset_commit_of_epochs", "consumer_group_heartbeat", "stable_offset_fetch")
+FLEXIBLE = ("offset_commit_of_epochs", "consumer_group_heartbeat", "stable_offset_fetch", "produce_11", "produce_12")
 """The others have plain headers."""
 
 

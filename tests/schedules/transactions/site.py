@@ -92,7 +92,7 @@ class TransactionSite(ClusterStage):
     def coordinator(self, machine: str) -> TransactionCoordinator:
         broker = self.live(machine).node.broker
         assert broker is not None
-        return broker.transactions.coordinator
+        return broker.coordinators.transactions
 
     def log(self, machine: str) -> PartitionLog:
         """The partition there."""
@@ -177,7 +177,7 @@ class TransactionSite(ClusterStage):
     def pending(self) -> int:
         """Transactions whose markers are on their way, on any node."""
         return sum(
-            live.node.broker.transactions.markers.pending
+            live.node.broker.coordinators.markers.pending
             for live in self.cluster.nodes()
             if live.node.broker is not None
         )

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
+from strandline.controller.metadata.features import FIRST_LEVEL, NEWEST_LEVEL
 from strandline.controller.quorum.quorum import Quorum, memory_of
 from strandline.controller.raft.messages import ReplicaKey
 from strandline.log.disk import Disk
@@ -24,10 +25,16 @@ from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     import asyncio
+    import random
 
 _LOOKS_EVERY_MS = 500.0
 _LAST_RESORT_MS = 10_000.0
 """Milliseconds that nobody leads before votes are forced, or an unclean election is asked for."""
+
+
+_ROLL_MS = 2_000.0
+_LEVEL_MS = 1_500.0
+"""Longest pauses between two restarts of a roll, and between two changes of a level."""
 
 
 @dataclass
@@ -142,6 +149,42 @@ class Operator:
             return  # it is told why, and tries again later
         self.restored += 1
         self.note(f"n{key.node_id} has its vote again")
+
+
+@dataclass
+class LevelChanges:
+    """An operator who ends a rolling upgrade in the middle of the faults: nodes of the build before are rolled to this
+    one, and then the level is raised and lowered again and again."""
+
+    world: World
+    rng: random.Random
+    after_ms: float
+    is_older: Callable[[str], bool]
+    """Whether the build before runs on a machine."""
+    names: Sequence[str]
+    roll: Callable[[], None]
+    """From now on this build is started everywhere."""
+    restart: Callable[[str], None]
+    level: Callable[[], int]
+    """The metadata.version, by the newest image."""
+    ask: Callable[[int], None]
+    """Ask the active controller for another one."""
+    note: Callable[[str], None]
+
+    async def work(self) -> None:
+        """Work for as long as the run lasts."""
+        await self.world.sleep_ms(self.after_ms)
+        self.note("nodes of the build before are rolled to this one")
+        self.roll()
+        for name in self.names:
+            if self.is_older(name):
+                self.restart(name)
+                await self.world.sleep_ms(self.rng.uniform(100, _ROLL_MS))
+        while True:
+            wanted = NEWEST_LEVEL if self.level() == FIRST_LEVEL else FIRST_LEVEL
+            self.note(f"metadata.version {wanted} is asked for")
+            self.ask(wanted)
+            await self.world.sleep_ms(self.rng.uniform(200, _LEVEL_MS))
 
 
 def _leads(quorum: Quorum) -> bool:

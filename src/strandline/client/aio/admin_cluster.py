@@ -64,6 +64,16 @@ class ClusterAdmin(AdminBase):
         values = {"topics": [{"topic_name": _METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
         return Question(values, _quorum, alone)
 
+    @Operation(Api.UNREGISTER_BROKER)
+    async def unregister_broker(self, node_id: int) -> Question[None]:
+        """Take a broker that does not come back out of the cluster. Its replicas stay assigned to it, and nothing that
+        is on its disk counts any more: a partition whose last complete copy is there has no leader from then on.
+
+        Raises:
+            KafkaError: BROKER_ID_NOT_REGISTERED, CLUSTER_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION.
+        """
+        return Question({"broker_id": node_id}, nothing, done)
+
     @Operation(Api.REMOVE_RAFT_VOTER)
     async def remove_voter(self, node_id: int, directory_id: UUID | None) -> Question[None]:
         """Take the vote of a controller that lost its log, or its disk; its place stays vacant (KIP-853).

@@ -543,6 +543,7 @@ class CoordinatorRuntime(Generic[S]):
     def _tell_late(self, hosted: Hosted[S], write: Write, append: Append | None, outcome: WriteOutcome) -> None:
         """Tell the shard when a write that ended with an error in the log is committed all the same."""
         late = write.late
+        # rule C14/late-decision-is-forgotten
         if outcome.error is ErrorCode.NONE or not outcome.written or late is None or append is None:
             return
 

@@ -275,6 +275,11 @@ def _of_logs(broker: BrokerRole) -> Iterator[Metric]:
         "kafka_cluster_partition_highwatermark", "High watermark as this node knows it.", labels=labels
     )
     isr = GaugeMetricFamily("kafka_cluster_partition_insyncreplicascount", "Replicas in sync.", labels=labels)
+    undecided = GaugeMetricFamily(
+        "kafka_cluster_partition_laststableoffsetlag",
+        "Offsets between the first undecided transaction and the high watermark, on the leader.",
+        labels=labels,
+    )
     for status in broker.replicas.hosted():
         names = (status.topic, str(status.partition))
         size.add_metric(names, status.size_bytes)
@@ -283,7 +288,8 @@ def _of_logs(broker: BrokerRole) -> Iterator[Metric]:
         committed.add_metric(names, status.high_watermark)
         if status.leader == broker.replicas.node_id:
             isr.add_metric(names, len(status.isr))
-    yield from (size, start, end, committed, isr)
+            undecided.add_metric(names, status.high_watermark - status.last_stable_offset)
+    yield from (size, start, end, committed, isr, undecided)
 
 
 def _of_recovery(node: ObservedNode) -> Iterator[Metric]:

@@ -43,6 +43,8 @@ CALLS_MAX = 16
 MARKERS_MAX = 1_000
 """Markers in one call."""
 
+_GIVEN_UP = ErrorCode.NETWORK_EXCEPTION
+
 LOUD_AFTER = 10
 """Times that a marker is sent in vain, over some seconds, before the log tells of it."""
 
@@ -72,7 +74,7 @@ class MarkerSender:
         self._notes = Notes(clock, log)
         self._orders = MarkerOrders()
         self._queued: dict[NodeId, list[Addressed]] = {}
-        self._calls: dict[asyncio.Task[None], NodeId] = {}
+        self._calls: dict[asyncio.Task[None], tuple[NodeId, Sequence[Addressed]]] = {}
         self._flush: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -99,6 +101,13 @@ class MarkerSender:
         if not delta.partitions and not delta.deleted_topics:
             return
         self._orders.look_again(lambda partition: _concerns(delta, image, partition))
+        for task, (broker, markers) in list(self._calls.items()):
+            # A broker that lost its power does not say so, and a call to it would hold its markers up for seconds.
+            # rule C16/calls-to-a-deposed-leader-are-waited-for
+            if any(self._leader_of(partition) != broker for _, partition in markers):
+                del self._calls[task]
+                task.cancel()
+                _tell(self._orders.answered([(one, _GIVEN_UP) for one in markers], self._clock.monotonic_ms()))
         self._flush_soon()
 
     def close(self) -> None:
@@ -134,11 +143,12 @@ class MarkerSender:
 
     def _call_all(self) -> None:
         for broker in list(self._queued):
-            under_way = sum(1 for other in self._calls.values() if other == broker)
+            under_way = sum(1 for other, _ in self._calls.values() if other == broker)
             while self._queued.get(broker) and under_way < CALLS_MAX:
                 markers = self._queued[broker]
                 self._queued[broker] = markers[MARKERS_MAX:]
-                self._calls[spawn(self._call(broker, markers[:MARKERS_MAX]), self._report)] = broker
+                task = spawn(self._call(broker, markers[:MARKERS_MAX]), self._report)
+                self._calls[task] = broker, markers[:MARKERS_MAX]
                 under_way += 1
             if not self._queued[broker]:
                 del self._queued[broker]
@@ -157,11 +167,11 @@ class MarkerSender:
         try:
             codes = await self._ask(broker, markers)
         except (RpcError, ProtocolError) as error:
-            codes, why = [ErrorCode.NETWORK_EXCEPTION] * len(markers), str(error)
+            codes, why = [_GIVEN_UP] * len(markers), str(error)
         finally:
             task = asyncio.current_task()
             if task is not None:
-                del self._calls[task]
+                self._calls.pop(task, None)
         answers = list(zip(markers, codes, strict=True))
         for addressed, code in answers:
             if code in ANOTHER_HAS_IT:
@@ -198,7 +208,7 @@ class MarkerSender:
         if len(codes) != len(places):
             raise ProtocolError(f"broker {broker} answered {len(codes)} results for {len(places)} markers")
         found = dict(zip(places, codes, strict=True))
-        return [found.get(addressed, ErrorCode.NETWORK_EXCEPTION) for addressed in markers]
+        return [found.get(addressed, _GIVEN_UP) for addressed in markers]
 
     def _note(self, broker: NodeId, addressed: Addressed, reason: str, event: str) -> None:
         order = self._orders.order(addressed.number)

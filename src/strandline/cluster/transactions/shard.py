@@ -324,7 +324,7 @@ class TransactionShard:
         by_epoch = command.version >= EPOCH_VERSION
         ending = _by_epoch(command, value) if by_epoch else _by_state(command, value)
         if ending is Ending.DONE:
-            self._out.reply(to, Producer(value.producer_id, value.producer_epoch), after_writes=True)
+            self._done_before(command, value, to, now)
             return
         if ending is not Ending.GO:
             raise _refusal(ending, command, value)
@@ -350,6 +350,22 @@ class TransactionShard:
             )
             following = Producer(command.spare_id, 0) if exhausted else following._replace(epoch=following.epoch + 1)
         self._decide(transactional_id, decided, to=to, answer=following)
+
+    def _done_before(self, command: EndTransaction, value: TransactionValue, to: Any, now: Now) -> None:
+        """Answer with the producer that there is. Its epoch may be beyond those that producers are given, where it
+        timed out with the last one: then it goes on under a fresh id."""
+        if value.producer_epoch <= EPOCH_MAX:  # rule C4/a-producer-is-given-the-epoch-of-markers
+            self._out.reply(to, Producer(value.producer_id, value.producer_epoch), after_writes=True)
+        elif command.spare_id == NO_ID:
+            self._out.reply(to, NeedsProducerId())
+        else:
+            renewed = value._replace(
+                producer_id=command.spare_id,
+                previous_id=value.producer_id,
+                producer_epoch=0,
+                updated_ms=now.wall_ms,
+            )
+            self._change(command.transactional_id, renewed, to=to, answer=Producer(command.spare_id, 0))
 
     def _abort(
         self, transactional_id: str, value: TransactionValue, now: Now, last_epoch: int, *, to: Any, answer: Any

@@ -104,7 +104,8 @@ def _ask_the_nodes(image: MetadataImage, changed: Mapping[str, int], survey: Sur
             ErrorCode.INVALID_UPDATE_VERSION if unknown else ErrorCode.FEATURE_UPDATE_FAILED,
             "Not every node is known to be ready: "
             + "; ".join([*unknown, *silent])
-            + ". Every one has to run, with a build that knows the level.",
+            + ". Every one has to run, with a build that knows the level. A broker that does not come back is taken "
+            "out by UnregisterBroker (strandline cluster unregister NODE).",
         )
 
 

@@ -128,15 +128,7 @@ def encode_sidecar(
 ) -> bytes:
     """The whole object; `aborted`: by rising last offset. Raises ValueError for a part that is too large."""
     header = replace(header, aborted=len(aborted))
-    times = _whole(time_index) + _whole(_aborted_index(aborted))
-    return _encoded(header, _whole(index), times, producers)
-
-
-def _aborted_index(aborted: Sequence[AbortedTransaction]) -> AbortedIndex:
-    index = AbortedIndex()
-    for one in aborted:
-        index.append(one)
-    return index
+    return _encoded(header, _whole(index), _whole(time_index) + _whole(AbortedIndex(aborted)), producers)
 
 
 def _header_text(header: SidecarHeader) -> bytes:

@@ -188,6 +188,7 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
     Api.DESCRIBE_CLUSTER: _CLUSTER_BITS,
     Api.DESCRIBE_QUORUM: (_cluster(Operation.DESCRIBE),),
     Api.UPDATE_FEATURES: (_cluster(Operation.ALTER),),
+    Api.UNREGISTER_BROKER: (_cluster(Operation.ALTER),),
     Api.ADD_RAFT_VOTER: (_cluster(Operation.ALTER),),
     Api.REMOVE_RAFT_VOTER: (_cluster(Operation.ALTER),),
     Api.ELECT_LEADERS: (_cluster(Operation.ALTER),),

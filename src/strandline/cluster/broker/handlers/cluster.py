@@ -1,4 +1,5 @@
-"""DescribeCluster (60), DescribeQuorum (55), and who votes: AddRaftVoter (80), RemoveRaftVoter (81; KIP-853).
+"""DescribeCluster (60), DescribeQuorum (55), UnregisterBroker (64), and who votes: AddRaftVoter (80), RemoveRaftVoter
+(81; KIP-853).
 
 Only the quorum's leader knows how far the others have come, so that other nodes ask it.
 """
@@ -19,6 +20,7 @@ from strandline.cluster.broker.request import (
 )
 from strandline.controller import methods, operations
 from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
+from strandline.controller.broker_api import UnregisterBrokerRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import (
@@ -113,6 +115,17 @@ class ClusterHandler:
             controller_id=NO_NODE,
             brokers=(),
         )
+
+    async def unregister_broker(self, call: Call) -> Any:
+        """Take a broker out for good, as Kafka does: alive or not.
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, BROKER_ID_NOT_REGISTERED, or what kept the controller from it.
+        """
+        require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
+        asked = UnregisterBrokerRequest(NodeId(call.request.broker_id))
+        await self._controller.ask(operations.UNREGISTER_BROKER, asked, self._timeout_ms)
+        return part(error_code=ErrorCode.NONE, error_message=None)
 
     # DescribeQuorum
 
@@ -264,6 +277,10 @@ def _voter_changed(request: Any, answer: Any) -> Iterator[Change]:
     yield f"voter {request.voter_id}, directory {request.voter_directory_id}", answer.error_code
 
 
+def _broker_gone(request: Any, answer: Any) -> Iterator[Change]:
+    yield f"broker {request.broker_id} unregistered", answer.error_code
+
+
 ROWS = (
     by_schema(
         Api.DESCRIBE_CLUSTER,
@@ -275,6 +292,7 @@ ROWS = (
     by_schema(
         Api.DESCRIBE_QUORUM, (0, 2), ClusterHandler, ClusterHandler.describe_quorum, refuse=ClusterHandler.refuse_quorum
     ),
+    by_schema(Api.UNREGISTER_BROKER, (0, 0), ClusterHandler, ClusterHandler.unregister_broker, changes=_broker_gone),
     by_schema(Api.ADD_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.add_voter, changes=_voter_changed),
     by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.remove_voter, changes=_voter_changed),
 )

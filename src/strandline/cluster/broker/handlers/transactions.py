@@ -233,6 +233,8 @@ class TransactionsHandler:
         wanted = [one for one in listed if pattern is None or pattern.matches(one.transactional_id)]
         actions = [(Operation.DESCRIBE, transaction(one.transactional_id)) for one in wanted]
         answers = self._authorizer.authorize(call.context, actions, noted=False)
+        # rule A20/transactions-are-listed-to-all
+        seen = [one for one, answer in zip(wanted, answers, strict=True) if answer]
         return part(
             error_code=ErrorCode.NONE,
             unknown_state_filters=tuple(state for state in request.state_filters if state not in known),
@@ -242,8 +244,7 @@ class TransactionsHandler:
                     producer_id=one.producer_id,
                     transaction_state=one.state,
                 )
-                for one, answer in zip(wanted, answers, strict=True)
-                if answer  # rule A20/transactions-are-listed-to-all
+                for one in seen
             ),
         )
 
