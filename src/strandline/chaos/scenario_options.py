@@ -162,7 +162,11 @@ class ScenarioOptions:
             "replica.lag.time.max.ms": rng.choice(("1000", "10000")),
         }
         needs_disks = ("fail_sync", "one_stays_dead", *DESTRUCTIVE)
-        if rng.random() < 0.2 and not transactions and not any("power" in kind or kind in needs_disks for kind in faults.kinds):
+        if (
+            rng.random() < 0.2
+            and not transactions
+            and not any("power" in kind or kind in needs_disks for kind in faults.kinds)
+        ):
             # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
             # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
             node["flush.policy"] = "replicate"
