@@ -129,22 +129,7 @@ class ScenarioOptions:
         seed has transactional clients, and none of the other services and users."""
         tiered, transactions = scenario == "tiered", scenario == "transactions"
         rng = split(seed, "options")
-        network = NetworkConfig(
-            latency_min_us=50,
-            latency_max_us=rng.choice((300, 1_000, 10_000)),
-            loss_probability=rng.choice((0.0, 0.0, 0.002)),
-            fragment_probability=rng.choice((0.0, 0.05, 0.3)),
-            coalesce_probability=rng.choice((0.0, 0.05, 0.3)),
-            give_up_us=rng.choice((2_000_000, 8_000_000)),
-            late_probability=rng.choice((0.0, 0.0, 0.01)),
-            repeat_probability=rng.choice((0.0, 0.0, 0.01)),
-        )
-        disk = DiskConfig(
-            sync_max_us=rng.choice((500, 4_000, 20_000)),
-            sector_bytes=rng.choice((512, 4096)),
-            cold_probability=rng.choice((0.0, 0.02)),
-        )
-        world = WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.03)), wall_error_ms=1000.0)
+        world = _draw_world(rng)
         workload = WorkloadOptions.draw(rng)
         if transactions:
             workload.topic_configs["min.insync.replicas"] = "2"
@@ -176,7 +161,7 @@ class ScenarioOptions:
         node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
         node["broker.silence.timeout.ms"] = split(seed, "silence").choice(("500", "2500"))
         # In some, disks take long to make files: a few partitions are more than a turn of the event loop makes.
-        disk.name_us = split(seed, "slow names").choice((0, 0, 0, 400, 4_000))
+        world.disk.name_us = split(seed, "slow names").choice((0, 0, 0, 400, 4_000))
         # Half of the runs look for rot where nobody reads; in the others what rots is met by readers, or by nobody.
         node["log.scrub.interval.ms"] = split(seed, "scrub").choice(("1500", "604800000"))
         duration_ms = rng.choice((5_000, 10_000, 20_000))
@@ -213,14 +198,14 @@ class ScenarioOptions:
             drawn.services.rests = split(seed, "resting").random() < RESTING_SHARE
         if not transactions:
             drawn = drawn._draw_users(split(seed, "users"))
-        rng = split(seed, "secured")
-        if rng.random() < SECURED_SHARE and not transactions:
+        if (rng := split(seed, "secured")).random() < SECURED_SHARE and not transactions:
             drawn.secured = SecuredOptions.draw(rng)
             drawn.node |= drawn.secured.node
         if tiered or tier_rng.random() < TIERED_SHARE:
             drawn = drawn._draw_tiered(tier_rng, None if transactions else split(seed, "restored"))
-        drawn = drawn._draw_dates(split(seed, "dates"))
-        return drawn._draw_transactions(split(seed, "transactions"), always=transactions)
+        return drawn._draw_dates(split(seed, "dates"))._draw_transactions(
+            split(seed, "transactions"), always=transactions
+        )
 
     def _draw_users(self, rng: random.Random) -> ScenarioOptions:
         if rng.random() >= USERS_SHARE:
@@ -275,3 +260,23 @@ class ScenarioOptions:
         if self.node.get("flush.policy") == "replicate":
             kinds = [kind for kind in kinds if kind == "unmount_one"]
         self.faults.kinds = (*self.faults.kinds, *kinds)
+
+
+def _draw_world(rng: random.Random) -> WorldConfig:
+    """Network, disks and clocks."""
+    network = NetworkConfig(
+        latency_min_us=50,
+        latency_max_us=rng.choice((300, 1_000, 10_000)),
+        loss_probability=rng.choice((0.0, 0.0, 0.002)),
+        fragment_probability=rng.choice((0.0, 0.05, 0.3)),
+        coalesce_probability=rng.choice((0.0, 0.05, 0.3)),
+        give_up_us=rng.choice((2_000_000, 8_000_000)),
+        late_probability=rng.choice((0.0, 0.0, 0.01)),
+        repeat_probability=rng.choice((0.0, 0.0, 0.01)),
+    )
+    disk = DiskConfig(
+        sync_max_us=rng.choice((500, 4_000, 20_000)),
+        sector_bytes=rng.choice((512, 4096)),
+        cold_probability=rng.choice((0.0, 0.02)),
+    )
+    return WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.03)), wall_error_ms=1000.0)
