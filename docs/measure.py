@@ -45,6 +45,7 @@ ROOMS = (
     ("strandline.client", "client"),
     ("strandline.lake", "lake"),
     ("strandline.cluster.groups", "cluster/groups"),
+    ("strandline.cluster.transactions", "cluster/transactions"),
     ("strandline.cluster.broker", "cluster/broker"),
     ("strandline.cluster.security", "cluster/security"),
     ("strandline.cluster", "cluster/node"),
@@ -58,11 +59,12 @@ ROOMS = (
 """The room of a module: the first prefix that fits."""
 
 LEVELS: Mapping[str, int] = {
-    "lab": 10,
-    "chaos": 9,
-    "cli": 8,
-    "cluster/node": 7,
-    "cluster/broker": 6,
+    "lab": 11,
+    "chaos": 10,
+    "cli": 9,
+    "cluster/node": 8,
+    "cluster/broker": 7,
+    "cluster/transactions": 6,
     "cluster/groups": 5,
     "spark": 5,
     "tools": 5,

@@ -37,7 +37,7 @@ UNKNOWN_SOFTWARE = "unknown"
 OPERATIONS_NOT_ASKED = -(2**31)
 """Kafka's bit field of allowed operations where the request did not ask for it."""
 
-NO_TRANSACTIONS = "transactions are not served by this version of Strandline"
+NO_TRANSACTIONS = "this cluster has no transactions yet: its transaction.version is 0 (strandline upgrade finalize)"
 """What a request with a transactional id is told."""
 
 
