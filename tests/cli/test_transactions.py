@@ -16,10 +16,12 @@ from strandline.cli.main import main
 from strandline.client import (
     Admin,
     ConfigError,
+    Consumer,
     KafkaError,
     ManyErrors,
     NewTopic,
     Producer,
+    ProducerFenced,
     StrandlineError,
     TopicPartition,
     aio,
@@ -126,3 +128,59 @@ def test_transactions_are_listed_and_described(bootstrap: str, run: Run, opened:
     assert (document["partitions"], document["started_ms"]) == ([["t", 0], ["t", 1]], told["pay"].started_ms)
     assert "TRANSACTIONAL_ID_NOT_FOUND" in run("describe", "nobody", expect=1).stderr
     pay.producer.abort_transaction()
+
+
+def test_an_open_transaction_is_aborted_by_its_id(bootstrap: str, run: Run, opened: Callable[..., Open]) -> None:
+    """By its coordinator, in every partition, and its producer is fenced; what is decided or over is left alone."""
+    one = opened("refund")
+    where = ("--topic", "t", "--partition", "1", "--start-offset", str(one.offsets[1]))
+    assert run("find-hanging", "t", "--longer-than", "0").stdout == "no transaction hangs\n"
+    refused = run("abort", *where, "--yes", expect=1).stderr
+    assert "does not hang: abort it by its id: strandline transaction abort refund" in refused
+    assert "say transactional ids, or all of" in run("abort", "refund", "--topic", "t", expect=2).stderr
+    assert "say transactional ids, or all of" in run("abort", "--topic", "t", expect=2).stderr
+    assert run("abort", "refund", "--dry-run").stdout == "would abort the transaction of refund in t-0, t-1\n"
+    assert "nobody is there to ask; say --yes" in run("abort", "refund", expect=2).stderr
+    with Admin(bootstrap) as admin:
+        assert admin.describe_transactions(["refund"])["refund"].state == "Ongoing"
+        aborted = json.loads(run("abort", "refund", "--yes", "-o", "json").stdout)
+        assert (aborted["dry_run"], aborted["aborted"][0]["partitions"]) == (False, [["t", 0], ["t", 1]])
+        found = admin.describe_producers([("t", 0), ("t", 1)])
+        whose = aborted["aborted"][0]["producer_id"]
+        ended = [each for known in found.values() for each in known if each.producer_id == whose]
+        assert [(each.transaction_start_offset, each.coordinator_epoch is None) for each in ended] == [
+            (None, False)
+        ] * 2
+        with pytest.raises(ProducerFenced):
+            one.producer.commit_transaction()
+        assert "it has no open transaction" in run("abort", "refund", "--yes", expect=1).stderr
+        again = admin.fence_producers(["refund"])["refund"]
+        assert (again.producer_id, again.producer_epoch) > (whose, 0)
+
+
+def test_a_hanging_transaction_is_found_and_aborted(run: Run, opened: Callable[..., Open], bootstrap: str) -> None:
+    """Its coordinator has lost all that it knew; readers of committed records go on behind it."""
+    one = opened("lost", 0)
+    [start] = one.offsets
+    with Admin(bootstrap) as admin:
+        admin.delete_topics(["__transaction_state"])
+        eventually(lambda: "__transaction_state" not in admin.list_topics(include_internal=True))
+        assert run("find-hanging").stdout == "no transaction hangs\n", "its producer wrote a moment ago"
+        shown = run("find-hanging", "--longer-than", "0").stdout
+        assert f"strandline transaction abort --topic t --partition 0 --start-offset {start}\n" in shown
+        [found] = json.loads(run("find-hanging", "t", "--longer-than", "0", "-o", "json").stdout)
+        assert (found["topic"], found["partition"], found["transaction_start_offset"]) == ("t", 0, start)
+        where = ("--topic", "t", "--partition", "0", "--start-offset")
+        wrong = run("abort", *where, str(start + 1), "--yes", expect=1).stderr
+        assert f"no open transaction begins at {start + 1}; those that are open begin at: {start}" in wrong
+        whose = f"producer {found['producer_id']} of epoch {found['producer_epoch']}"
+        words = f"the transaction of {whose} in t-0\n"
+        assert run("abort", *where, str(start), "--dry-run").stdout == f"would abort {words}"
+        stale = {"producer_id": found["producer_id"], "producer_epoch": found["producer_epoch"] - 1}
+        with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+            admin.abort_transaction(("t", 0), **stale)
+        with Consumer(bootstrap, isolation_level="read_committed") as consumer:
+            assert consumer.end_offsets([("t", 0)]) == {TopicPartition("t", 0): start}
+            assert run("abort", *where, str(start), "--yes").stdout == f"aborted {words}"
+            assert consumer.end_offsets([("t", 0)]) == {TopicPartition("t", 0): start + 2}
+    assert run("find-hanging", "--longer-than", "0").stdout == "no transaction hangs\n"

@@ -107,6 +107,8 @@ ADMIN: dict[str, Call] = {
     "delete_group_offsets": lambda c: c.delete_group_offsets("nobody", [P0]),
     "list_transactions": lambda c: c.list_transactions(states=["Ongoing"], longer_than_ms=1),
     "describe_transactions": lambda c: c.describe_transactions(MANY),
+    "fence_producers": lambda c: c.fence_producers(MANY),
+    "abort_transaction": lambda c: c.abort_transaction(P0, producer_id=1, producer_epoch=0),
     "describe_scram_credentials": lambda c: c.describe_scram_credentials(),
     "alter_scram_credentials": lambda c: c.alter_scram_credentials({"u": [ScramChange("SCRAM-SHA-256", "p", 4096)]}),
     "describe_acls": lambda c: c.describe_acls(),

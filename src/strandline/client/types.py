@@ -291,6 +291,13 @@ class TransactionListing(NamedTuple):
     coordinator: int
 
 
+class FencedProducer(NamedTuple):
+    """What a transactional id has once its producer is fenced; nobody writes as that."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
     """A transactional id at its coordinator.

@@ -72,6 +72,11 @@ CALLS: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.describe_log_dirs(), f"{MINE} may not DESCRIBE the cluster"),
     (lambda a: a.describe_producers([PLACE]), f"{MINE} may not DESCRIBE topic t"),
     (lambda a: a.describe_transactions(["x"]), "User:alice may not DESCRIBE transactional id x"),
+    (lambda a: a.fence_producers(["x"]), "User:alice may not DESCRIBE transactional id x"),
+    (
+        lambda a: a.abort_transaction(PLACE, producer_id=1, producer_epoch=0),
+        f"{MINE} may not DESCRIBE topic t",
+    ),
     (lambda a: a.describe_client_quotas(), "User:alice may not DESCRIBE_CONFIGS the cluster"),
     (lambda a: a.alter_client_quotas({QuotaEntity("bob"): {}}), "User:alice may not ALTER_CONFIGS the cluster"),
     (lambda a: a.describe_acls(), "User:alice may not DESCRIBE the cluster"),
@@ -89,6 +94,7 @@ ELSEWHERE = {"alter_replica_log_dirs"}
 BEHIND_DESCRIBE: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.delete_records({PLACE: 0}), f"{MINE} may not DELETE topic t"),
     (lambda a: a.describe_producers([PLACE]), "User:alice may not READ topic t"),
+    (lambda a: a.abort_transaction(PLACE, producer_id=1, producer_epoch=0), f"{MINE} may not ALTER the cluster"),
     (lambda a: a.delete_groups(["g"]), f"{MINE} may not DELETE group g"),
     (lambda a: a.alter_group_offsets("g", {PLACE: 0}), f"{MINE} may not READ group g"),
     (lambda a: a.delete_group_offsets("g", [PLACE]), f"{MINE} may not DELETE group g"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from strandline.client.aio.admin_base import AdminBase, Operation, Question, Route
+from strandline.client.aio.admin_base import AdminBase, Operation, Question, Route, done, nothing
 from strandline.client.coordinator import TRANSACTION, Coordinator
-from strandline.client.descriptions import each_once, none_if_negative
-from strandline.client.types import NodeInfo, TransactionDescription, TransactionListing
+from strandline.client.descriptions import by_topic, each_once, none_if_negative
+from strandline.client.types import FencedProducer, NodeInfo, TransactionDescription, TransactionListing
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
@@ -19,6 +19,9 @@ _SENTENCES = {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is no such transactio
 _DURATION_SINCE = 1
 _PATTERN_SINCE = 2
 """Versions of ListTransactions (KIP-994, KIP-1152)."""
+
+_EPOCH_OF_DATA = 1
+"""Version of transactions in which a marker has the epoch of the data that it ends (KIP-1228)."""
 
 _Listed = tuple[tuple[str, ...], list[tuple[str, int, str]]]
 
@@ -71,11 +74,65 @@ class TransactionAdmin(AdminBase):
             coordinator.check(Api.DESCRIBE_TRANSACTIONS, answer.error_code)
             return _described(answer, await coordinator.find())
 
-        coordinators = [
-            Coordinator(self.session, name, TRANSACTION, self.config.request_timeout_ms)
-            for name in each_once(transactional_ids)
-        ]
-        return await self._ask_coordinators(coordinators, describe, _SENTENCES)
+        return await self._ask_coordinators(self._coordinators(transactional_ids), describe, _SENTENCES)
+
+    @Operation(Api.INIT_PRODUCER_ID, also=(Api.FIND_COORDINATOR,), route=Route.COORDINATORS)
+    async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
+        """Have the coordinator abort what is open of each, and refuse its producer from now on (KIP-588): answered once
+        the transaction has ended in each of its partitions.
+
+        Raises:
+            KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+            ClientTimeout: a partition is not there to end its part.
+        """
+
+        async def fence(coordinator: Coordinator) -> FencedProducer:
+            values = {
+                "transactional_id": coordinator.key,
+                "transaction_timeout": self.config.request_timeout_ms,
+                "producer_id": -1,
+                "producer_epoch": -1,
+            }
+            answer = await coordinator.call(Api.INIT_PRODUCER_ID, values)
+            coordinator.check(Api.INIT_PRODUCER_ID, answer.error_code)
+            return FencedProducer(answer.producer_id, answer.producer_epoch)
+
+        return await self._ask_coordinators(self._coordinators(transactional_ids), fence, {})
+
+    @Operation(Api.WRITE_TXN_MARKERS, route=Route.LEADERS, each="markers.topics.partitions")
+    async def abort_transaction(
+        self,
+        partition: TopicPartition | tuple[str, int],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int | None = None,
+    ) -> Question[None]:
+        """Abort a transaction that hangs in a partition: its leader writes the marker, and no coordinator is asked. A
+        transaction that a coordinator knows is aborted by `fence_producers`: half of it would be committed otherwise.
+
+        Args:
+            producer_id, producer_epoch, coordinator_epoch: as `describe_producers` tells them.
+
+        Raises:
+            KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED: they are others by now;
+                CLUSTER_AUTHORIZATION_FAILED.
+            UnknownTopic, ClientTimeout.
+        """
+        place = TopicPartition(*partition)
+        marker = {
+            "producer_id": producer_id,
+            "producer_epoch": producer_epoch,
+            "transaction_result": False,
+            "topics": by_topic([place], "name", lambda item: item.partition, "partition_indexes"),
+            "coordinator_epoch": coordinator_epoch or 0,
+            "transaction_version": _EPOCH_OF_DATA,
+        }
+        return Question({"markers": [marker]}, nothing, done, items=[place])
+
+    def _coordinators(self, transactional_ids: Iterable[str]) -> list[Coordinator]:
+        timeout_ms = self.config.request_timeout_ms
+        return [Coordinator(self.session, name, TRANSACTION, timeout_ms) for name in each_once(transactional_ids)]
 
 
 def _listed(answer: Any) -> _Listed:
