@@ -151,6 +151,7 @@ def test_an_open_transaction_is_aborted_by_its_id(bootstrap: str, run: Run, open
         assert [(each.transaction_start_offset, each.coordinator_epoch is None) for each in ended] == [
             (None, False)
         ] * 2
+        assert all(each.last_timestamp_ms > 0 for each in ended), "a marker of a new epoch counts too"
         with pytest.raises(ProducerFenced):
             one.producer.commit_transaction()
         assert "it has no open transaction" in run("abort", "refund", "--yes", expect=1).stderr

@@ -268,7 +268,8 @@ class LogDirDescription:
 
 
 class ProducerDescription(NamedTuple):
-    """An idempotent producer as a partition's leader remembers it. Sequence and time (ms) of its last batch.
+    """An idempotent producer as a partition's leader remembers it. Sequence of its last batch; time (ms) of that, or of
+    the marker that ended its last transaction.
 
     `transaction_start_offset` is None without an open transaction; `coordinator_epoch` is of the marker that ended its
     last transaction, None before the first.
