@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.acceptance.helpers import QUICK
 from tests.client.conftest import eventually
 
 from strandline.cli.main import main
@@ -185,3 +186,32 @@ def test_a_hanging_transaction_is_found_and_aborted(run: Run, opened: Callable[.
             assert run("abort", *where, str(start), "--yes").stdout == f"aborted {words}"
             assert consumer.end_offsets([("t", 0)]) == {TopicPartition("t", 0): start + 2}
     assert run("find-hanging", "--longer-than", "0").stdout == "no transaction hangs\n"
+
+
+def test_nothing_hangs_for_all_that_is_known_while_a_coordinator_is_gone() -> None:
+    """Its transactions may be its own to end, committed even: they are not called hanging, and not aborted here."""
+    one_copy = {f"transaction.state.log.{name}": "1" for name in ("replication.factor", "min.isr")}
+    with DevCluster(nodes=2, controllers=1, settings=QUICK | SETTINGS | one_copy) as running:
+        bootstrap = running.client(1)
+
+        def run(*words: str) -> str:
+            words = ("transaction", *words, "--bootstrap", bootstrap)
+            return CliRunner().invoke(main, words, env={}).stderr
+
+        with Admin(bootstrap) as admin:
+            admin.update_features(LEVELS)
+            admin.create_topics([NewTopic("t", replica_assignment={0: [1]})])
+            made = [Open(bootstrap, f"of-{number}", (0,)) for number in range(8)]
+            coordinators = {one.coordinator for one in admin.list_transactions()}
+            assert coordinators == {1, 2}
+            assert run("find-hanging", "t", "--longer-than", "0") == ""
+            running.kill(2)
+            where = ("--topic", "t", "--partition", "0", "--start-offset", str(made[0].offsets[0]))
+            words = "has no leader: whether its coordinator will end a transaction is not known"
+            eventually(lambda: words in run("find-hanging", "t", "--longer-than", "0"))
+            assert words in run("abort", *where, "--yes")
+            [known] = admin.describe_producers([("t", 0)]).values()
+            assert sum(one.transaction_start_offset is not None for one in known) == 8
+        for one in made:
+            with suppress(StrandlineError):
+                one.producer.close(0)
