@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bench.secured import librdkafka_settings
 
-from interop import connect, groups
+from interop import connect, groups, transactions
 from interop.driver import ClientError, NotSupported
 from interop.suite import OWN_CHECK, UNKNOWN_TOPIC, Record, World, b64, eventually, refused, same, values
 
@@ -275,6 +275,9 @@ FEATURES = (
     Feature("group: reset offsets", groups.reset, GROUP_KEYS),
     Feature("group: delete", groups.delete, GROUP_KEYS),
     Feature("group: KIP-848 protocol", groups.consumer_protocol, GROUP_KEYS | {68}),
+    Feature("transactions: commit and abort", transactions.committed_and_aborted, transactions.KEYS),
+    Feature("transactions: a second producer fences the first", transactions.fenced, transactions.KEYS),
+    Feature("transactions: offsets", transactions.offsets_in_transactions, GROUP_KEYS | transactions.OFFSET_KEYS),
     Feature("errors: topics", errors_of_topics),
     Feature("errors: unknown topic", unknown_topic),
     Feature("errors: record too large", too_large),

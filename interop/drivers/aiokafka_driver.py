@@ -40,6 +40,7 @@ class Driver:
         self.admin: AIOKafkaAdminClient | None = None
         self.consumer: AIOKafkaConsumer | None = None
         self.kept: AIOKafkaProducer | None = None
+        self.transactional: dict[str, AIOKafkaProducer] = {}
 
     async def _admin(self) -> AIOKafkaAdminClient:
         if self.admin is None:
@@ -143,9 +144,39 @@ class Driver:
         told = [await future for future in futures]
         return {"sent": [{"partition": each.partition, "offset": each.offset} for each in told if each is not None]}
 
-    async def fetch(self, topic: str, partition: int, offset: int, count: int, timeout_ms: int) -> dict[str, Any]:
+    async def transact(
+        self,
+        id: str,
+        topic: str,
+        records: list[dict[str, Any]],
+        end: str,
+        group: str = "",
+        source: str = "",
+        partition: int = 0,
+        offset: int = -1,
+    ) -> None:
+        producer = self.transactional.get(id)
+        if producer is None:
+            producer = AIOKafkaProducer(**CLUSTER, transactional_id=id)
+            await producer.start()
+            self.transactional[id] = producer
+        await producer.begin_transaction()
+        futures = [await producer.send(topic, unpacked(each["value"]), partition=each["partition"]) for each in records]
+        for future in futures:
+            await future
+        if group:
+            await producer.send_offsets_to_transaction({TopicPartition(source, partition): offset}, group)
+        if end == "commit":
+            await producer.commit_transaction()
+        elif end == "abort":
+            await producer.abort_transaction()
+
+    async def fetch(
+        self, topic: str, partition: int, offset: int, count: int, timeout_ms: int, committed: bool = False
+    ) -> dict[str, Any]:
         where = TopicPartition(topic, partition)
-        async with AIOKafkaConsumer(**CLUSTER, auto_offset_reset="none") as consumer:
+        level = "read_committed" if committed else "read_uncommitted"
+        async with AIOKafkaConsumer(**CLUSTER, auto_offset_reset="none", isolation_level=level) as consumer:
             consumer.assign([where])
             consumer.seek(where, offset)
             return {"records": await self._take(consumer, count, timeout_ms)}

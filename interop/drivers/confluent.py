@@ -53,6 +53,7 @@ class Driver:
         self.admin = AdminClient(COMMON)
         self.consumer: Consumer | None = None
         self.kept: Producer | None = None
+        self.transactional: dict[str, Producer] = {}
 
     def hello(self) -> dict[str, Any]:
         return {"version": f"{confluent_kafka.__version__} (librdkafka {confluent_kafka.libversion()[0]})"}
@@ -149,8 +150,42 @@ class Driver:
             }
         )
 
-    def fetch(self, topic: str, partition: int, offset: int, count: int, timeout_ms: int) -> dict[str, Any]:
-        consumer = Consumer({**COMMON, "group.id": "none", "enable.auto.commit": False, "auto.offset.reset": "error"})
+    def transact(
+        self,
+        id: str,
+        topic: str,
+        records: list[dict[str, Any]],
+        end: str,
+        group: str = "",
+        source: str = "",
+        partition: int = 0,
+        offset: int = -1,
+    ) -> None:
+        producer = self.transactional.get(id)
+        if producer is None:
+            producer = Producer({**COMMON, "transactional.id": id, "message.timeout.ms": 15_000})
+            producer.init_transactions(WAIT_S)
+            self.transactional[id] = producer
+        producer.begin_transaction()
+        for each in records:
+            producer.produce(topic, unpacked(each["value"]), partition=each["partition"])
+        if group:
+            consumer = Consumer({**COMMON, "group.id": group})
+            metadata = consumer.consumer_group_metadata()
+            producer.send_offsets_to_transaction([TopicPartition(source, partition, offset)], metadata, WAIT_S)
+            consumer.close()
+        producer.flush(WAIT_S)
+        if end == "commit":
+            producer.commit_transaction(WAIT_S)
+        elif end == "abort":
+            producer.abort_transaction(WAIT_S)
+
+    def fetch(
+        self, topic: str, partition: int, offset: int, count: int, timeout_ms: int, committed: bool = True
+    ) -> dict[str, Any]:
+        isolation = {"isolation.level": "read_committed" if committed else "read_uncommitted"}
+        settings = {**COMMON, **isolation, "group.id": "none", "enable.auto.commit": False}
+        consumer = Consumer({**settings, "auto.offset.reset": "error"})
         try:
             consumer.assign([TopicPartition(topic, partition, offset)])
             return {"records": self._take(consumer, count, timeout_ms)}
@@ -232,6 +267,7 @@ LOCAL = {
     KafkaError._UNKNOWN_TOPIC: KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_PARTITION: KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._FENCED: KafkaError.INVALID_PRODUCER_EPOCH,
 }
 
 

@@ -32,6 +32,7 @@ class Driver:
         self._admin: KafkaAdminClient | None = None
         self.consumer: KafkaConsumer | None = None
         self.kept: KafkaProducer | None = None
+        self.transactional: dict[str, KafkaProducer] = {}
 
     def _client(self) -> KafkaAdminClient:
         self._admin = self._admin or KafkaAdminClient(**CLUSTER)
@@ -126,9 +127,40 @@ class Driver:
             max_block_ms=5_000,
         )
 
-    def fetch(self, topic: str, partition: int, offset: int, count: int, timeout_ms: int) -> dict[str, Any]:
+    def transact(
+        self,
+        id: str,
+        topic: str,
+        records: list[dict[str, Any]],
+        end: str,
+        group: str = "",
+        source: str = "",
+        partition: int = 0,
+        offset: int = -1,
+    ) -> None:
+        producer = self.transactional.get(id)
+        if producer is None:
+            producer = KafkaProducer(**CLUSTER, transactional_id=id, max_block_ms=WAIT_S * 1000)
+            producer.init_transactions()
+            self.transactional[id] = producer
+        producer.begin_transaction()
+        futures = [producer.send(topic, unpacked(each["value"]), partition=each["partition"]) for each in records]
+        for future in futures:
+            future.get(WAIT_S)
+        if group:
+            offsets = {TopicPartition(source, partition): OffsetAndMetadata(offset, "", -1)}
+            producer.send_offsets_to_transaction(offsets, group)
+        if end == "commit":
+            producer.commit_transaction()
+        elif end == "abort":
+            producer.abort_transaction()
+
+    def fetch(
+        self, topic: str, partition: int, offset: int, count: int, timeout_ms: int, committed: bool = False
+    ) -> dict[str, Any]:
         where = TopicPartition(topic, partition)
-        consumer = KafkaConsumer(**CLUSTER, auto_offset_reset="none")
+        level = "read_committed" if committed else "read_uncommitted"
+        consumer = KafkaConsumer(**CLUSTER, auto_offset_reset="none", isolation_level=level)
         try:
             consumer.assign([where])
             consumer.seek(where, offset)

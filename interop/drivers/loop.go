@@ -43,6 +43,10 @@ type command struct {
 	Instance    *string           `json:"instance"`
 	Protocol    string            `json:"protocol"`
 	Offsets     map[int32]int64   `json:"offsets"`
+	Id          string            `json:"id"`
+	End         string            `json:"end"`
+	Source      string            `json:"source"`
+	Committed   bool              `json:"committed"`
 }
 
 type answer map[string]any

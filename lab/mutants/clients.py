@@ -174,6 +174,24 @@ TABLE: tuple[Mutant, ...] = (
         removed(),
         f"{_CUT}::test_an_interrupt_at_each_instant_of_making_a_thread_leaves_none[consumer]",
     ),
+    Mutant(
+        "a-client-that-is-not-watched",
+        "B43: a client is watched over from the moment that it has its thread",
+        (
+            removed(),
+            instead(
+                "self._thread = thread\n"
+                "self._watched = watch(self, 'a Consumer', thread, partial(thread.stop, self.inner.close))"
+            ),
+        ),
+        (f"{_CUT}::test_a_client_whose_first_call_was_interrupted_ends_when_it_is_dropped[consumer]",),
+    ),
+    one_change(
+        "the-last-call-keeps-its-client",
+        "B43: a client that is dropped ends, whatever was called last",
+        removed(),
+        f"{_CUT}::test_a_client_whose_first_call_was_interrupted_ends_when_it_is_dropped[consumer]",
+    ),
     one_change(
         "unchanged-offset-never-committed-again",
         "schedule 65: a reader that polls keeps its commit alive",

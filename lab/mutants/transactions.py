@@ -1,4 +1,4 @@
-"""Mutants of rules C4, C14 and C15 (and one of A20): the coordinator of transactions."""
+"""Mutants of rules C4, C14 and C15 (and one of rule A20): the coordinator of transactions."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_some_seeds_draw_it() -> None:
 
 
 def _run(seed: int) -> ScenarioRun:
-    options = ScenarioOptions.draw(seed, tiered=True)
+    options = ScenarioOptions.draw(seed, scenario="tiered")
     options.users = None  # their checks know nothing of a lost cluster
     options.restored = options.restored or RestoredOptions(after=0.7, newcomers=seed % 2 == 1)
     return ScenarioRun(seed, options)
@@ -90,7 +90,7 @@ def _run(seed: int) -> ScenarioRun:
 def plain_seeds() -> Any:
     """Those in which a cluster can be lost."""
     for seed in range(1_000):
-        options = ScenarioOptions.draw(seed, tiered=True)
+        options = ScenarioOptions.draw(seed, scenario="tiered")
         if options.services is None and options.secured is None:
             yield seed
 

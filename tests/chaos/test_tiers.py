@@ -231,8 +231,8 @@ def test_a_share_of_the_seeds_is_tiered_and_the_others_are_as_they_were() -> Non
     others = [one for one in drawn if one.tiered is None]
     assert not any("remote.storage.enable" in one.workload.topic_configs for one in others)
     assert not any(kind in STORE_KINDS for one in others for kind in one.faults.kinds)
-    assert all(ScenarioOptions.draw(seed, tiered=True).tiered is not None for seed in range(50))
-    assert ScenarioOptions.draw(3, tiered=True) == ScenarioOptions.draw(3, tiered=True)
+    assert all(ScenarioOptions.draw(seed, scenario="tiered").tiered is not None for seed in range(50))
+    assert ScenarioOptions.draw(3, scenario="tiered") == ScenarioOptions.draw(3, scenario="tiered")
 
 
 def test_the_time_to_read_is_that_of_the_store_and_of_the_segments(tmp_path: Path) -> None:

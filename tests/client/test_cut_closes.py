@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import gc
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -209,8 +210,34 @@ def test_an_interrupt_at_each_instant_of_making_a_thread_leaves_none(
             pass
         finally:
             sys.settrace(None)
+        gc.collect()
         eventually(lambda: not left(before))
     assert number > 2
+
+
+def drops_a_consumer(bootstrap: str) -> None:
+    Consumer(bootstrap).assign([])
+
+
+def drops_a_producer(bootstrap: str) -> None:
+    Producer(bootstrap).partitions_for("cut-closes")
+
+
+def drops_an_admin(bootstrap: str) -> None:
+    Admin(bootstrap).list_topics()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize(
+    ("use", "makes"),
+    [(drops_a_consumer, Consumer._running), (drops_a_producer, Producer._start), (drops_an_admin, Admin.wait)],
+    ids=["consumer", "producer", "admin"],
+)
+def test_a_client_whose_first_call_was_interrupted_ends_when_it_is_dropped(
+    cluster: DevCluster, use: Callable[[str], None], makes: Callable[..., Any]
+) -> None:
+    """It is watched over from the moment that it has its thread."""
+    test_an_interrupt_at_each_instant_of_making_a_thread_leaves_none(cluster, use, makes)
 
 
 def test_a_thread_that_ends_without_a_farewell_ends_its_calls() -> None:

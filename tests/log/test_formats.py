@@ -9,8 +9,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from crc32c import crc32c
 
+from strandline.cli.main import main
 from strandline.log.checkpoints import MetaProperties, encode_partition_metadata, with_checksum
 from strandline.log.formats import FORMATS, FileVersion, Format, format_of, sealed, take_directory, unsealed
 from strandline.log.real_disk import RealDisk
@@ -119,3 +121,15 @@ def test_the_table_and_the_page_have_the_same_files() -> None:
     assert {name for name, path in sample.items() if format_of(path) is None} == set()
     known = {one.name for one in FORMATS}
     assert {one for one in known if not any(fnmatchcase(one, name) for name in said)} == set()
+
+
+@pytest.mark.parametrize("words", [("log", "verify"), ("log", "repair", "--dry-run"), ("log", "repair", "--yes")])
+def test_who_looks_at_a_stopped_node_refuses_too(words: tuple[str, ...], tmp_path: Path) -> None:
+    """What is newer is no damage: nothing is shown as such, and nothing repaired."""
+    root = whole(tmp_path)
+    (root / "incarnations").write_bytes(sealed(1, "9.8", b"?"))
+    before = tree(root)
+    told = CliRunner().invoke(main, (*words, str(root)))
+    assert told.exit_code != 0
+    assert "Install Strandline 9.8 or newer" in told.output + told.stderr
+    assert tree(root) == before

@@ -27,6 +27,7 @@ type driver struct {
 	admin    *kadm.Client
 	member   *kgo.Client
 	kept     *kgo.Client
+	ids      map[string]*kgo.Client
 	lock     sync.Mutex
 	assigned map[string]map[int32]bool
 }
@@ -60,9 +61,16 @@ func (d *driver) run(c *command) (answer, error) {
 		return answer{"version": "franz-go"}, nil
 	case "produce":
 		return d.produce(ctx, c)
+	case "transact":
+		return nil, d.transact(ctx, c)
 	case "fetch":
 		from := map[string]map[int32]kgo.Offset{c.Topic: {c.Partition: kgo.NewOffset().At(c.Offset)}}
-		client := d.client(kgo.ConsumePartitions(from), kgo.ConsumeResetOffset(kgo.NoResetOffset()))
+		level := kgo.ReadUncommitted()
+		if c.Committed {
+			level = kgo.ReadCommitted()
+		}
+		none := kgo.ConsumeResetOffset(kgo.NoResetOffset())
+		client := d.client(kgo.ConsumePartitions(from), none, kgo.FetchIsolationLevel(level))
 		defer client.Close()
 		records, err := take(client, c)
 		return answer{"records": records}, err
@@ -256,6 +264,38 @@ func (d *driver) produce(ctx context.Context, c *command) (answer, error) {
 		sent = append(sent, answer{"partition": each.Partition, "offset": each.Offset})
 	}
 	return answer{"sent": sent}, nil
+}
+
+// One transaction of the client under this id. Offsets come of franz-go's own session of a group alone.
+func (d *driver) transact(ctx context.Context, c *command) error {
+	if c.Group != "" {
+		return unsupported("commits offsets in its own group sessions alone")
+	}
+	if d.ids == nil {
+		d.ids = map[string]*kgo.Client{}
+	}
+	client := d.ids[c.Id]
+	if client == nil {
+		client = d.client(kgo.TransactionalID(c.Id), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		d.ids[c.Id] = client
+	}
+	if err := client.BeginTransaction(); err != nil {
+		return err
+	}
+	records := []*kgo.Record{}
+	for _, each := range c.Records {
+		records = append(records, &kgo.Record{Topic: c.Topic, Value: plain(each.Value), Partition: *each.Partition})
+	}
+	if err := client.ProduceSync(ctx, records...).FirstErr(); err != nil {
+		return err
+	}
+	switch c.End {
+	case "commit":
+		return client.EndTransaction(ctx, kgo.TryCommit)
+	case "abort":
+		return client.EndTransaction(ctx, kgo.TryAbort)
+	}
+	return nil
 }
 
 func take(client *kgo.Client, c *command) ([]record, error) {

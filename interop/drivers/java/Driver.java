@@ -23,8 +23,10 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.Consumer;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -45,6 +47,7 @@ public class Driver {
     final Admin admin;
     final Map<String, String> login;
     KafkaProducer<byte[], byte[]> kept;
+    final Map<String, KafkaProducer<byte[], byte[]>> transactional = new HashMap<>();
 
     /** The environment has what this client shows to come in (interop/logins.py); nothing where nobody is asked. */
     Driver(String bootstrap) throws Exception {
@@ -140,6 +143,9 @@ public class Driver {
                 return Map.of("offset", get(admin.listOffsets(Map.of(where, spec)).partitionResult(where)).offset());
             case "produce":
                 return produce(topic, given);
+            case "transact":
+                transact(topic, given);
+                return Map.of();
             case "fetch":
                 return fetch(new TopicPartition(topic, partition), given);
             default:
@@ -213,8 +219,34 @@ public class Driver {
         return Map.of("sent", sent);
     }
 
+    /** One transaction of the producer under this id, with the offset of a group if one is given. */
+    void transact(String topic, JsonNode given) throws Exception {
+        String id = given.get("id").asText();
+        KafkaProducer<byte[], byte[]> producer = transactional.get(id);
+        if (producer == null) {
+            Properties settings = settings();
+            settings.put("transactional.id", id);
+            producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
+            producer.initTransactions();
+            transactional.put(id, producer);
+        }
+        producer.beginTransaction();
+        send(producer, topic, given);
+        if (given.has("group")) {
+            TopicPartition read = new TopicPartition(given.get("source").asText(), given.get("partition").asInt());
+            OffsetAndMetadata offset = new OffsetAndMetadata(given.get("offset").asLong());
+            producer.sendOffsetsToTransaction(Map.of(read, offset), new ConsumerGroupMetadata(given.get("group").asText()));
+        }
+        switch (given.get("end").asText()) {
+            case "commit": producer.commitTransaction(); break;
+            case "abort": producer.abortTransaction(); break;
+            default: producer.flush();
+        }
+    }
+
     Map<String, Object> fetch(TopicPartition where, JsonNode given) {
         Properties settings = settings();
+        settings.put("isolation.level", given.path("committed").asBoolean() ? "read_committed" : "read_uncommitted");
         settings.put("auto.offset.reset", "none");
         try (var consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
             consumer.assign(List.of(where));

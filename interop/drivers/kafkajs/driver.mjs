@@ -59,6 +59,7 @@ const told = (partition, message) => ({
 
 let member = null;
 let kept = null;
+const transactional = new Map();
 
 // One consumer that keeps what it is handed until it is polled. kafkajs joins a group with every consumer.
 class Member {
@@ -190,10 +191,27 @@ const ops = {
       if (!given.kept) await producer.disconnect();
     }
   },
-  fetch: async ({ topic, partition, offset, count, timeout_ms }) => {
+  transact: async ({ id, topic, records, end, group, source, partition, offset }) => {
+    if (!transactional.has(id)) {
+      const made = kafka.producer({ transactionalId: id, idempotent: true, maxInFlightRequests: 1 });
+      await made.connect();
+      transactional.set(id, made);
+    }
+    const transaction = await transactional.get(id).transaction();
+    const messages = records.map((each) => ({ value: bytes(each.value), partition: each.partition }));
+    await transaction.send({ topic, messages });
+    if (group !== undefined) {
+      const topics = [{ topic: source, partitions: [{ partition, offset: String(offset) }] }];
+      await transaction.sendOffsets({ consumerGroupId: group, topics });
+    }
+    if (end === "commit") await transaction.commit();
+    if (end === "abort") await transaction.abort();
+  },
+  fetch: async ({ topic, partition, offset, count, timeout_ms, committed }) => {
     const ends = await admin.fetchTopicOffsets(topic);
     const outside = offset > Number(ends.find((each) => each.partition === partition).high);
-    const reader = new Member({ groupId: `fetch-${Date.now()}-${Math.random()}` });
+    const groupId = `fetch-${Date.now()}-${Math.random()}`;
+    const reader = new Member({ groupId, readUncommitted: committed !== true });
     try {
       await reader.start([topic]);
       reader.consumer.seek({ topic, partition, offset: String(offset) });

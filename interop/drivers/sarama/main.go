@@ -21,6 +21,7 @@ type driver struct {
 	admin   sarama.ClusterAdmin
 	client  sarama.Client
 	kept    sarama.SyncProducer
+	ids     map[string]sarama.SyncProducer
 	member  *member
 }
 
@@ -79,6 +80,8 @@ func (d *driver) run(c *command) (answer, error) {
 		return answer{"version": "sarama"}, nil
 	case "produce":
 		return d.produce(c)
+	case "transact":
+		return nil, d.transact(c)
 	case "fetch":
 		return d.fetch(c)
 	case "join":
@@ -268,6 +271,52 @@ func (d *driver) produce(c *command) (answer, error) {
 	return answer{"sent": sent}, nil
 }
 
+// One transaction of the producer under this id, with the offset of a group if one is given.
+func (d *driver) transact(c *command) error {
+	if d.ids == nil {
+		d.ids = map[string]sarama.SyncProducer{}
+	}
+	producer := d.ids[c.Id]
+	if producer == nil {
+		settings := config()
+		settings.Producer.RequiredAcks = sarama.WaitForAll
+		settings.Producer.Idempotent = true
+		settings.Producer.Transaction.ID = c.Id
+		settings.Producer.Partitioner = sarama.NewManualPartitioner
+		settings.Net.MaxOpenRequests = 1
+		made, err := sarama.NewSyncProducer(d.brokers, settings)
+		if err != nil {
+			return err
+		}
+		producer = made
+		d.ids[c.Id] = made
+	}
+	if err := producer.BeginTxn(); err != nil {
+		return err
+	}
+	messages := []*sarama.ProducerMessage{}
+	for _, each := range c.Records {
+		value := sarama.ByteEncoder(plain(each.Value))
+		messages = append(messages, &sarama.ProducerMessage{Topic: c.Topic, Value: value, Partition: *each.Partition})
+	}
+	if err := producer.SendMessages(messages); err != nil {
+		return err
+	}
+	if c.Group != "" {
+		offsets := []*sarama.PartitionOffsetMetadata{{Partition: c.Partition, Offset: c.Offset}}
+		if err := producer.AddOffsetsToTxn(map[string][]*sarama.PartitionOffsetMetadata{c.Source: offsets}, c.Group); err != nil {
+			return err
+		}
+	}
+	switch c.End {
+	case "commit":
+		return producer.CommitTxn()
+	case "abort":
+		return producer.AbortTxn()
+	}
+	return nil
+}
+
 func told(each *sarama.ConsumerMessage) record {
 	timestamp := each.Timestamp.UnixMilli()
 	found := record{Partition: &each.Partition, Offset: each.Offset, Timestamp: &timestamp, Headers: [][2]any{}}
@@ -279,7 +328,11 @@ func told(each *sarama.ConsumerMessage) record {
 }
 
 func (d *driver) fetch(c *command) (answer, error) {
-	consumer, err := sarama.NewConsumer(d.brokers, config())
+	settings := config()
+	if c.Committed {
+		settings.Consumer.IsolationLevel = sarama.ReadCommitted
+	}
+	consumer, err := sarama.NewConsumer(d.brokers, settings)
 	if err != nil {
 		return nil, err
 	}

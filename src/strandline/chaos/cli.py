@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from strandline.chaos.explain.commands import Case
     from strandline.chaos.runner import Outcome, Run
 
-SCENARIOS = ("cluster", "tiered", "quorum")
+SCENARIOS = ("cluster", "tiered", "transactions", "quorum")
 PROGRAM = ("strandline", "sim")
 
 _TIMELINE_LINES = 60
@@ -43,7 +43,7 @@ def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, 
         from strandline.chaos.scenario import ScenarioRun
         from strandline.chaos.scenario_options import ScenarioOptions
 
-        drawn = ScenarioOptions.draw(seed, tiered=scenario == "tiered")
+        drawn = ScenarioOptions.draw(seed, scenario=scenario)
         run = ScenarioRun(seed, override(drawn, changes))
     if trace_file is not None:
         # By lines: the run's process ends without closing anything.

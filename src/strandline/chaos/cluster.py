@@ -15,6 +15,7 @@ from strandline.chaos.checkers.compacted import tombstones_go
 from strandline.chaos.checkers.copies import CopyChecks
 from strandline.chaos.checkers.durable import CommittedIsDurable
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.markers import TransactionChecks
 from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.partitions import PartitionChecks
 from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
@@ -95,12 +96,15 @@ class SimCluster:
         directories: int = 1,
         store: StoreConfig | None = None,
         older: float = 0.0,
+        features: Sequence[str] = (),
+        transactions: TransactionChecks | None = None,
     ) -> None:
         """`size` nodes, of which the first `controllers` (all, unless told) are voters too; `split`: `size` controllers
         and as many brokers. `users`: of SCRAM, as `strandline format --add-scram` has them; then clients log in.
         `directories`: of logs on each node, each on a disk of its own. `store`: how the object store behaves, for nodes
         whose `settings` name one. `older`: this share of all starts are those of a build from before there were levels,
-        as in the middle of a rolling upgrade, and the cluster is at its level."""
+        as in the middle of a rolling upgrade, and the cluster is at its level. `features`: levels that the cluster is
+        formatted at. `transactions`: checks of the logs that transactions are written to."""
         self.world = world
         self.names = [f"n{number}" for number in range(1, (2 * size if split else size) + 1)]
         self.controllers = self.names[:size] if controllers is None else self.names[:controllers]
@@ -124,6 +128,8 @@ class SimCluster:
         self._earlier_builds = split_seed(world.seed, "earlier builds")
         self._levels = split_seed(world.seed, "levels")
         self._older = older
+        self._features = tuple(features)
+        self.transactions = transactions
         self.ordered: Callable[[Sequence[str]], Sequence[str]] = self._draw_order
         """Order in which a start finds `log.dirs`."""
         self.store = SimStore(world.loop, split_seed(world.seed, "object store"), store)
@@ -301,11 +307,15 @@ class SimCluster:
             ignore_formatted=advised,
             without_vote=without_vote,
             add_scram=self._users if new_voter else (),
-            features=(f"{METADATA_FEATURE}={FIRST_LEVEL}",) if self._older and new_voter and not without_vote else (),
+            features=self._levels_of_format if new_voter and not without_vote else (),
             disks=ports.disks,
         )
         self._born[name] = None
         self.without_vote.pop(name, None)
+
+    @property
+    def _levels_of_format(self) -> tuple[str, ...]:
+        return (f"{METADATA_FEATURE}={FIRST_LEVEL}",) if self._older else self._features
 
     def stop(self, name: str) -> None:
         """Ask a node for a controlled shutdown; its process ends when that is done."""
@@ -403,6 +413,17 @@ class SimCluster:
             self.durable.check(live.number, partition)
         if partition.leader is not None and image is not None:
             self.partition_checks.check_isr(live.number, partition, image)
+        plog = partition.log
+        if self.transactions is not None and plog is not None and not deleted:
+            self.transactions.check(
+                live.number,
+                partition.topic_partition,
+                self._disk_of(live, partition),
+                plog.directory,
+                high_watermark=partition.high_watermark,
+                stable=plog.last_stable_offset(partition.high_watermark),
+                leader_epoch=None if partition.leader is None else partition.leader.leader_epoch,
+            )
 
     def _views(self) -> list[QuorumView]:
         views = (view(live.node.quorum, live.number, live.process) for live in self.nodes())

@@ -19,6 +19,7 @@ from strandline.chaos.checkers.batches import StoredBatch
 from strandline.chaos.checkers.copies import ConsistentRead
 from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.markers import TransactionChecks
 from strandline.chaos.checkers.producers import Known, check_producers
 from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.checkers.rights import LATE_PROMPT_MS, check_not_denied
@@ -41,6 +42,8 @@ from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.threads import threads_of_clients
 from strandline.chaos.sim.world import World
 from strandline.chaos.tiered import GRACE_MS, LEAVES_DISKS_MS, segments_to_read, tier_read_ms
+from strandline.chaos.transacting.options import ACCOUNTS, STATEMENTS
+from strandline.chaos.transacting.transacting import Transacting
 from strandline.chaos.users.users import Users
 from strandline.chaos.workload import Workload
 from strandline.proto import marks
@@ -51,6 +54,7 @@ SECURED = "secured"
 RESTORER = "restorer"
 NEWCOMERS = "newcomers"
 USERS_MACHINE = "users"
+TRANSACTING = "transacting"
 
 READY_MS = 30_000
 PROGRESS_MS = 60_000
@@ -76,7 +80,7 @@ class ScenarioRun:
         self.world = World(seed, self.options.world)
         asking = self.options.secured
         users, login = (USERS, PLAIN_CLIENTS) if asking is not None else ((), {})
-        tiered = self.options.tiered
+        tiered, transactions = self.options.tiered, self.options.transactions
         self.cluster = SimCluster(
             self.world,
             self.options.node,
@@ -85,6 +89,8 @@ class ScenarioRun:
             directories=self.options.directories,
             store=None if tiered is None else tiered.store,
             older=self.options.older,
+            features=() if transactions is None else ("transaction.version=2",),
+            transactions=None if transactions is None else TransactionChecks(frozenset((ACCOUNTS, STATEMENTS))),
         )
         self.world.add_machine(CLIENT)
         self.history = History()
@@ -99,6 +105,10 @@ class ScenarioRun:
         if self.options.users is not None:
             self.world.add_machine(USERS_MACHINE)
             self.users = Users(bootstrap, self.options.users, self.history, self._now_ms, login)
+        self.transacting: Transacting | None = None
+        if transactions is not None:
+            self.world.add_machine(TRANSACTING)
+            self.transacting = Transacting(bootstrap, transactions, self.history, self._now_ms, login)
         self.secured: Secured | None = None
         if asking is not None:
             self.world.add_machine(SECURED)
@@ -153,6 +163,8 @@ class ScenarioRun:
             self.secured.check()
         if self.users is not None:
             self.users.check()
+        if self.transacting is not None:
+            self.transacting.check()
         self._reads.check(self.history.polls)
         self._turns += 1
         if self._turns % 200 == 0:
@@ -201,6 +213,10 @@ class ScenarioRun:
             self.nemesis.note(self.users.describe())
             if self.options.users is not None and self.options.users.kill:
                 self.world.loop.call_later(self.options.duration_ms / 1800, self._replace_users)
+        if self.transacting is not None:
+            self.nemesis.note(self.transacting.describe())
+            if self.options.transactions is not None and self.options.transactions.kill:
+                self.world.loop.call_later(self.options.duration_ms / 1700, self._replace_transacting)
         moves = Moves(self.world, self.cluster, split(self.seed, "moves"), self.nemesis.note)
         moving = self.world.loop.create_task(moves.work()) if self.options.directories > 1 else None
         changing = self._change_levels()
@@ -213,6 +229,8 @@ class ScenarioRun:
             self.services.calm = True
         if self.users is not None:
             self.users.be_calm()
+        if self.transacting is not None:
+            self.transacting.over = True
         if self.secured is not None:
             self.secured.admin.calm = True
         await self._recover()
@@ -285,6 +303,14 @@ class ScenarioRun:
             self.world.spawn(SERVICES, self.services.main)
         if self.users is not None and self.world.process(USERS_MACHINE) is None:
             self.world.spawn(USERS_MACHINE, self.users.main)
+        if self.transacting is not None and self.world.process(TRANSACTING) is None:
+            self.world.spawn(TRANSACTING, self.transacting.main)
+
+    def _replace_transacting(self) -> None:
+        assert self.transacting is not None
+        self.nemesis.note("kill the transactional clients, start others")
+        self.world.kill(TRANSACTING)
+        self.world.spawn(TRANSACTING, self.transacting.main)
 
     def _replace_users(self) -> None:
         assert self.users is not None
@@ -365,6 +391,8 @@ class ScenarioRun:
             await self._finish_services(self.services)
         if self.users is not None:
             await self._finish_users(self.users)
+        if self.transacting is not None:
+            await self._finish_transactions(self.transacting)
         if self.secured is not None:
             await self._finish_secured(self.secured)
         await self.cluster.wait_in_sync(PROGRESS_MS)
@@ -415,6 +443,24 @@ class ScenarioRun:
         main = self.world.spawn(USERS_MACHINE, users.look_at_the_end).main
         assert main is not None
         await self.cluster.wait_for("the users' topics are read", self._reading_ms(), main.done)
+        main.result()
+
+    async def _finish_transactions(self, transacting: Transacting) -> None:
+        """Wait until all is written and passed through, and the time of every transaction is over; then a fresh reader
+        of committed data looks at everything."""
+        options, checks = self.options.transactions, self.cluster.transactions
+        assert options is not None
+        assert checks is not None
+        deadline_ms = self.world.now_ms + PROGRESS_MS
+        while transacting.open:
+            if self.world.now_ms > deadline_ms:
+                raise InvariantViolated("Progress", "transactions do not come to an end", open=transacting.open[:10])
+            await self.world.sleep_ms(50)
+        self.world.kill(TRANSACTING)
+        await self.world.sleep_ms(options.timeout_ms + 5_000)
+        main = self.world.spawn(TRANSACTING, lambda ports: transacting.look_at_the_end(ports, checks)).main
+        assert main is not None
+        await self.cluster.wait_for("the transactions' topics are read", self._reading_ms(), main.done)
         main.result()
 
     async def _finish_secured(self, secured: Secured) -> None:
@@ -492,6 +538,7 @@ class ScenarioRun:
             "errors": self.workload.errors,
             **({} if self.services is None else {"services": self.services.figures()}),
             **({} if self.users is None else {"users": self.users.figures()}),
+            **({} if self.transacting is None else {"transactions": self.transacting.figures()}),
             **({} if self.secured is None else {"secured": self.secured.figures()}),
         }
 

@@ -18,6 +18,12 @@ from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import WorldConfig
 from strandline.chaos.tiered import SERVICES_BESIDE, TIERED_SHARE, TieredOptions
+from strandline.chaos.transacting.options import (
+    BESIDE_TRANSACTIONS,
+    NODE_BESIDE_TRANSACTIONS,
+    TRANSACTING_SHARE,
+    TransactionOptions,
+)
 from strandline.chaos.users.options import BESIDE_USERS, NODE_BESIDE_USERS, USERS_SHARE, UserOptions
 from strandline.chaos.workload import WorkloadOptions
 from strandline.log.config import INT64_MAX
@@ -115,28 +121,18 @@ class ScenarioOptions:
     secured: SecuredOptions | None = None
     tiered: TieredOptions | None = None
     restored: RestoredOptions | None = None
+    transactions: TransactionOptions | None = None
 
     @classmethod
-    def draw(cls, seed: int, *, tiered: bool = False) -> ScenarioOptions:
-        """`tiered`: every seed has tiered topics, and more of them have services."""
+    def draw(cls, seed: int, *, scenario: str = "cluster") -> ScenarioOptions:
+        """`scenario`: "tiered": every seed has tiered topics, and more of them have services; "transactions": every
+        seed has transactional clients, and none of the other services and users."""
+        tiered, transactions = scenario == "tiered", scenario == "transactions"
         rng = split(seed, "options")
-        network = NetworkConfig(
-            latency_min_us=50,
-            latency_max_us=rng.choice((300, 1_000, 10_000)),
-            loss_probability=rng.choice((0.0, 0.0, 0.002)),
-            fragment_probability=rng.choice((0.0, 0.05, 0.3)),
-            coalesce_probability=rng.choice((0.0, 0.05, 0.3)),
-            give_up_us=rng.choice((2_000_000, 8_000_000)),
-            late_probability=rng.choice((0.0, 0.0, 0.01)),
-            repeat_probability=rng.choice((0.0, 0.0, 0.01)),
-        )
-        disk = DiskConfig(
-            sync_max_us=rng.choice((500, 4_000, 20_000)),
-            sector_bytes=rng.choice((512, 4096)),
-            cold_probability=rng.choice((0.0, 0.02)),
-        )
-        world = WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.03)), wall_error_ms=1000.0)
+        world = _draw_world(rng)
         workload = WorkloadOptions.draw(rng)
+        if transactions:
+            workload.topic_configs["min.insync.replicas"] = "2"
         kinds = NODE_KINDS
         if workload.topic_configs["min.insync.replicas"] == "1":
             # An ISR of one may hold the only copy of what is committed: nothing may destroy it.
@@ -151,7 +147,11 @@ class ScenarioOptions:
             "replica.lag.time.max.ms": rng.choice(("1000", "10000")),
         }
         needs_disks = ("fail_sync", "one_stays_dead", *DESTRUCTIVE)
-        if rng.random() < 0.2 and not any("power" in kind or kind in needs_disks for kind in faults.kinds):
+        if (
+            rng.random() < 0.2
+            and not transactions
+            and not any("power" in kind or kind in needs_disks for kind in faults.kinds)
+        ):
             # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
             # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
             node["flush.policy"] = "replicate"
@@ -161,7 +161,7 @@ class ScenarioOptions:
         node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
         node["broker.silence.timeout.ms"] = split(seed, "silence").choice(("500", "2500"))
         # In some, disks take long to make files: a few partitions are more than a turn of the event loop makes.
-        disk.name_us = split(seed, "slow names").choice((0, 0, 0, 400, 4_000))
+        world.disk.name_us = split(seed, "slow names").choice((0, 0, 0, 400, 4_000))
         # Half of the runs look for rot where nobody reads; in the others what rots is met by readers, or by nobody.
         node["log.scrub.interval.ms"] = split(seed, "scrub").choice(("1500", "604800000"))
         duration_ms = rng.choice((5_000, 10_000, 20_000))
@@ -175,11 +175,11 @@ class ScenarioOptions:
             split_layout=rng.random() < 0.2,
         )
         # Generators of their own: what all other seeds draw stays as it is.
-        if split(seed, "seesaw").random() < SEESAW_SHARE and not tiered:
+        if split(seed, "seesaw").random() < SEESAW_SHARE and scenario == "cluster":
             return override(drawn, SEESAW)
         drawn._draw_directories(split(seed, "directories"))
         levels = split(seed, "levels of builds")
-        if levels.random() < LEVELS_SHARE:
+        if levels.random() < LEVELS_SHARE and not transactions:
             drawn.older = levels.choice((0.2, 0.5, 0.8))
             if levels.random() < ROLLED_SHARE:
                 drawn.rolled_after_ms = levels.uniform(0, drawn.duration_ms / 2)
@@ -189,21 +189,23 @@ class ScenarioOptions:
         tier_rng = split(seed, "tiered")
         beside = tiered and tier_rng.random() < SERVICES_BESIDE
         rng = split(seed, "services")
-        if rng.random() < SERVICES_SHARE or beside:
+        if (rng.random() < SERVICES_SHARE or beside) and not transactions:
             drawn = override(drawn, BESIDE_SERVICES)
             drawn.services = ServiceOptions.draw(rng)
             drawn.node["log.cleaner.backoff.ms"] = str(drawn.services.cleaner_backoff_ms)
             destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
             drawn.services.lowers_min_isr = not destroys
             drawn.services.rests = split(seed, "resting").random() < RESTING_SHARE
-        drawn = drawn._draw_users(split(seed, "users"))
-        rng = split(seed, "secured")
-        if rng.random() < SECURED_SHARE:
+        if not transactions:
+            drawn = drawn._draw_users(split(seed, "users"))
+        if (rng := split(seed, "secured")).random() < SECURED_SHARE and not transactions:
             drawn.secured = SecuredOptions.draw(rng)
             drawn.node |= drawn.secured.node
         if tiered or tier_rng.random() < TIERED_SHARE:
-            drawn = drawn._draw_tiered(tier_rng, split(seed, "restored"))
-        return drawn._draw_dates(split(seed, "dates"))
+            drawn = drawn._draw_tiered(tier_rng, None if transactions else split(seed, "restored"))
+        return drawn._draw_dates(split(seed, "dates"))._draw_transactions(
+            split(seed, "transactions"), always=transactions
+        )
 
     def _draw_users(self, rng: random.Random) -> ScenarioOptions:
         if rng.random() >= USERS_SHARE:
@@ -213,14 +215,27 @@ class ScenarioOptions:
         drawn.node = NODE_BESIDE_USERS | drawn.node
         return drawn
 
-    def _draw_tiered(self, rng: random.Random, restored_rng: random.Random) -> ScenarioOptions:
-        """Tiered topics, and whether the cluster is lost and restored from their store."""
+    def _draw_transactions(self, rng: random.Random, *, always: bool) -> ScenarioOptions:
+        """Transactional clients, where no other clients but the plain ones are, and nodes of one build. Not where one
+        machine may have the only copy of something: what a coordinator has promised is on no other disk then."""
+        beside = self.services or self.users or self.secured or self.restored or self.older
+        one_may_have_all = self.workload.topic_configs["min.insync.replicas"] == "1" or "flush.policy" in self.node
+        if beside or one_may_have_all or (rng.random() >= TRANSACTING_SHARE and not always):
+            return self
+        drawn = override(self, BESIDE_TRANSACTIONS)
+        drawn.transactions = TransactionOptions.draw(rng)
+        drawn.node = NODE_BESIDE_TRANSACTIONS | drawn.node
+        return drawn
+
+    def _draw_tiered(self, rng: random.Random, restored_rng: random.Random | None) -> ScenarioOptions:
+        """Tiered topics, and whether the cluster is lost and restored from their store (None: it is not)."""
         tier = TieredOptions.draw(rng, self.workload)
         drawn = override(self, {"tiered": tier, **tier.changes(self.faults.kinds)})
         if drawn.services is not None:
             drawn.services.tiered = dict(tier.topics)
-        restored = restored_rng.random() < RESTORED_SHARE
-        if restored and drawn.services is None and drawn.secured is None and drawn.users is None:
+        if restored_rng is None or restored_rng.random() >= RESTORED_SHARE:
+            return drawn
+        if drawn.services is None and drawn.secured is None and drawn.users is None:
             drawn.restored = RestoredOptions.draw(restored_rng)
         return drawn
 
@@ -245,3 +260,23 @@ class ScenarioOptions:
         if self.node.get("flush.policy") == "replicate":
             kinds = [kind for kind in kinds if kind == "unmount_one"]
         self.faults.kinds = (*self.faults.kinds, *kinds)
+
+
+def _draw_world(rng: random.Random) -> WorldConfig:
+    """Network, disks and clocks."""
+    network = NetworkConfig(
+        latency_min_us=50,
+        latency_max_us=rng.choice((300, 1_000, 10_000)),
+        loss_probability=rng.choice((0.0, 0.0, 0.002)),
+        fragment_probability=rng.choice((0.0, 0.05, 0.3)),
+        coalesce_probability=rng.choice((0.0, 0.05, 0.3)),
+        give_up_us=rng.choice((2_000_000, 8_000_000)),
+        late_probability=rng.choice((0.0, 0.0, 0.01)),
+        repeat_probability=rng.choice((0.0, 0.0, 0.01)),
+    )
+    disk = DiskConfig(
+        sync_max_us=rng.choice((500, 4_000, 20_000)),
+        sector_bytes=rng.choice((512, 4096)),
+        cold_probability=rng.choice((0.0, 0.02)),
+    )
+    return WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.03)), wall_error_ms=1000.0)

@@ -49,10 +49,9 @@ class Admin(Operations, Waiting):
             made: list[LoopThread] = []
             try:
                 thread = LoopThread("strandline-admin", made)
+                watched = watch(self, "an Admin", thread, partial(thread.stop, self.session.close))
                 if self._thread is None:  # else another thread, or a signal's handler, was faster
-                    self._thread = thread
-                    thread.at_end = self.session.drop
-                    self._watched = watch(self, "an Admin", thread, partial(thread.stop, self.session.close))
+                    self._thread, self._watched, thread.at_end = thread, watched, self.session.drop
             finally:
                 end_unless(made, self._thread)
         return self._thread.wait(begin)

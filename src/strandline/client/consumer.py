@@ -167,10 +167,11 @@ class Consumer:
             made: list[LoopThread] = []
             try:
                 thread = LoopThread("strandline-consumer", made)
+                # rule B43/a-client-that-is-not-watched
+                watched = watch(self, "a Consumer", thread, partial(thread.stop, self.inner.close))
                 if self._thread is None:  # else a signal's handler was faster
-                    self._thread = thread
-                    thread.at_end = self.inner.session.drop
-                    self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self.inner.close))
+                    # rule B43/a-client-that-is-not-watched/2
+                    self._thread, self._watched, thread.at_end = thread, watched, self.inner.session.drop
             finally:
                 end_unless(made, self._thread)  # rule B43/a-thread-that-nobody-has-goes-on
         return self._thread

@@ -294,11 +294,11 @@ class Producer:
                 made: list[LoopThread] = []
                 try:
                     running = _Running(self._bootstrap, self._config, made)
+                    watched = watch(self, "a Producer", running.thread, running.end)
                     # A signal's handler may have used, or closed, the producer meanwhile.
                     if self._running is None and not self._closed:
-                        self._running = running
+                        self._running, self._watched = running, watched
                         self._open_batches = running.core.open_batches
-                        self._watched = watch(self, "a Producer", running.thread, running.end)
                 finally:
                     end_unless(made, None if self._running is None else self._running.thread)
                 return self._start()

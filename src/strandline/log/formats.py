@@ -177,7 +177,7 @@ def refuse_newer(disk: Disk, path: str) -> None:
         try:
             told = one.told(read_file(disk, f"{path}/{file}"))
         except (DiskError, FileNotFoundError):
-            continue  # whoever needs the file meets the same, and knows what to do
+            continue  # it is not there; or whoever needs it meets the same, and knows what to do
         if told.version > one.version:
             install = f"Strandline {told.release} or newer" if told.release else "the build that wrote it"
             expected = (
@@ -188,7 +188,7 @@ def refuse_newer(disk: Disk, path: str) -> None:
 
 
 def _files(disk: Disk, path: str) -> Iterator[tuple[str, Format]]:
-    """Files that say their own version, and what is known of each."""
+    """Files that say their own version, if they are there, and what is known of each."""
     for name in disk.listdir(path):
         here = name.removesuffix(AWAY)  # rule B35/what-was-moved-away-is-not-looked-at
         if here in _BY_NAME:
@@ -198,7 +198,7 @@ def _files(disk: Disk, path: str) -> Iterator[tuple[str, Format]]:
         for inner, one in _BY_NAME.items():
             if inner.startswith(f"{kind}/"):
                 file = f"{name}/{inner.partition('/')[2]}"
-                yield from ((there, one) for there in (file, f"{file}{AWAY}") if disk.exists(f"{path}/{there}"))
+                yield from ((file, one), (f"{file}{AWAY}", one))
 
 
 def format_of(file: str) -> Format | None:

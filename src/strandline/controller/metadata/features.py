@@ -64,11 +64,13 @@ class Feature:
     Attributes:
         implied: its level where the metadata have no record of it.
         levels: all that this build knows, in order.
+        begins: the level at which a new cluster has it; None: `implied`.
     """
 
     name: str
     implied: int
     levels: tuple[Level, ...]
+    begins: int | None = None
 
     @property
     def supported(self) -> Range:
@@ -134,6 +136,7 @@ FEATURES: Mapping[str, Feature] = {
                     "safe: each transaction ends by the protocol that it began with",
                 ),
             ),
+            begins=2,
         ),
     )
 }
@@ -181,8 +184,9 @@ def finalized_levels(recorded: Mapping[str, int]) -> dict[str, int]:
 
 
 def first_features() -> dict[str, int]:
-    """The features of which the metadata get a record when they reach LEVEL_OF_FEATURES."""
-    return {name: one.implied for name, one in FEATURES.items() if name != METADATA_FEATURE and one.implied > 0}
+    """The levels of the features of which the metadata of a new cluster have a record, but for metadata.version."""
+    first = {name: one.implied if one.begins is None else one.begins for name, one in FEATURES.items()}
+    return {name: level for name, level in first.items() if name != METADATA_FEATURE and level > 0}
 
 
 def release_of(name: str, level: int) -> str:

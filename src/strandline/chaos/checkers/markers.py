@@ -1,0 +1,182 @@
+"""Model of the transactions in the committed part of a log, read from its batches by a parser of the checkers' own:
+which are open, which have ended and how, and where the last stable offset is (rules C6, C10).
+
+    data of (producer, epoch)      opens a transaction, or goes on with it
+    marker of (producer, epoch)    ends it: its epoch is above that of the data (KIP-890 part 2)
+
+Only protocol version 2 is modelled: every end of a transaction raises the producer's epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+
+from strandline.chaos.checkers.batches import NotABatch, StoredBatch, records
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.stored import Place, stored_headers
+from strandline.chaos.sim.disk import SimDisk
+
+_ATTRIBUTES_AT = 21
+_ATTRIBUTES = Struct(">h")
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_PRODUCER_AT = 43
+_PRODUCER = Struct(">qh")
+_KEY = Struct(">hh")
+_MARKER_VALUE = Struct(">hi")
+_COMMIT = 1
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction whose marker is not committed yet."""
+
+    epoch: int
+    first_offset: int
+
+
+class LogTransactions:
+    """The committed part of one log, from its beginning.
+
+    Attributes:
+        next_offset: end of what was taken in.
+        stable: last stable offset of a replica, by its high watermark: the end of a batch.
+        visible: records that a reader of committed data sees: offset -> value.
+        aborted: records that it must never see.
+        repeated: number of markers that ended no transaction: retries of one that was written before.
+    """
+
+    def __init__(self, partition: str) -> None:
+        self.partition = partition
+        self.next_offset = 0
+        self.stable = {0: 0}
+        self.visible: dict[int, str] = {}
+        self.aborted: dict[int, str] = {}
+        self.repeated = 0
+        self._open: dict[int, _Open] = {}
+        self._records: dict[int, list[tuple[int, str]]] = {}
+        """Producer -> the records of its open transaction."""
+        self._epochs: dict[int, int] = {}
+        """Producer -> the epoch of its last batch or marker."""
+        self._coordinators: dict[int, int] = {}
+        """Producer -> the epoch of the coordinator that wrote its last marker."""
+
+    def take(self, batch: StoredBatch, content: bytes) -> None:
+        """Take in the next batch. Raises InvariantViolated."""
+        (attributes,) = _ATTRIBUTES.unpack_from(content, _ATTRIBUTES_AT)
+        producer_id, epoch = _PRODUCER.unpack_from(content, _PRODUCER_AT)
+        if producer_id >= 0:
+            if epoch < self._epochs.get(producer_id, -1):
+                self._fail("ProducerEpochsRise", "a batch of an older epoch than the one before", batch, producer_id)
+            self._epochs[producer_id] = epoch
+        if attributes & _CONTROL:
+            self._take_marker(batch, content, producer_id, epoch)
+        else:
+            self._take_data(batch, content, producer_id, epoch, bool(attributes & _TRANSACTIONAL))
+        self.next_offset = batch.next_offset
+        firsts = [one.first_offset for one in self._open.values()]
+        self.stable[self.next_offset] = min([self.next_offset, *firsts])
+
+    def _take_data(self, batch: StoredBatch, content: bytes, producer_id: int, epoch: int, transactional: bool) -> None:
+        found = [(one.offset, (one.value or b"").decode(errors="replace")) for one in records(batch, content)]
+        if not transactional:
+            if producer_id in self._open:
+                self._fail(
+                    "PlainDataInATransaction", "a plain batch of a producer with an open one", batch, producer_id
+                )
+            self.visible.update(found)
+            return
+        known = self._open.setdefault(producer_id, _Open(epoch, batch.base_offset))
+        if known.epoch != epoch:
+            self._fail("OneEpochATransaction", "data of another epoch in one transaction", batch, producer_id)
+        self._records.setdefault(producer_id, []).extend(found)
+
+    def _take_marker(self, batch: StoredBatch, content: bytes, producer_id: int, epoch: int) -> None:
+        (record,) = records(batch, content)
+        _, kind = _KEY.unpack_from(record.key or b"")
+        _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value or b"")
+        if coordinator_epoch < self._coordinators.get(producer_id, -1):
+            self._fail("CoordinatorEpochsRise", "the marker of an older coordinator", batch, producer_id)
+        self._coordinators[producer_id] = coordinator_epoch
+        ended = self._open.pop(producer_id, None)
+        if ended is None:
+            self.repeated += 1
+            return
+        if epoch <= ended.epoch:
+            self._fail("OneMarkerInEffect", "a marker of the transaction before ends this one", batch, producer_id)
+        (self.visible if kind == _COMMIT else self.aborted).update(self._records.pop(producer_id, ()))
+
+    def _fail(self, name: str, message: str, batch: StoredBatch, producer_id: int) -> None:
+        facts = {"partition": self.partition, "offset": batch.base_offset, "producer": producer_id}
+        raise InvariantViolated(name, message, **facts, open=self._open.get(producer_id))
+
+    @property
+    def open(self) -> int:
+        """Number of transactions without a marker."""
+        return len(self._open)
+
+
+class TransactionChecks:
+    """Checks over the logs of a run, at every look: markers and epochs are in order, and each replica's last stable
+    offset is that of the model (TransactionsInOrder, LastStableOffset); under one leader it never goes back."""
+
+    def __init__(self, topics: frozenset[str]) -> None:
+        """`topics`: those that transactions are written to, of which no record is deleted."""
+        self.looked = 0
+        """Number of last stable offsets that were compared."""
+        self._topics = topics
+        self._logs: dict[str, LogTransactions] = {}
+        self._highest: dict[tuple[str, int, int], int] = {}
+        """(partition, node, leader epoch) -> the highest last stable offset that its leader had."""
+        self._places: dict[tuple[int, str], Place] = {}
+        """(node, directory) -> a place in its log, of a batch that was taken in."""
+
+    def log(self, partition: str) -> LogTransactions:
+        """What is known of one partition."""
+        return self._logs.setdefault(partition, LogTransactions(partition))
+
+    def check(
+        self, node: int, partition: tuple[str, int], disk: SimDisk, directory: str, *, high_watermark: int, stable: int,
+        leader_epoch: int | None,
+    ) -> None:  # fmt: skip
+        """Look at one replica; `stable` is its last stable offset, `leader_epoch` None on a follower.
+
+        Raises:
+            InvariantViolated
+        """
+        topic, number = partition
+        if topic not in self._topics:
+            return
+        name = f"{topic}-{number}"
+        log = self.log(name)
+        if high_watermark > log.next_offset:
+            self._read(log, node, disk, directory, high_watermark)
+        expected = log.stable.get(high_watermark)
+        facts = {"partition": name, "node": node, "high_watermark": high_watermark, "found": stable}
+        if expected is not None:
+            self.looked += 1
+            if stable != expected:
+                raise InvariantViolated("LastStableOffset", "it is not where it should be", **facts, expected=expected)
+        if leader_epoch is not None:
+            key = name, node, leader_epoch
+            if stable < self._highest.get(key, 0):
+                message = "it went back under one leader"
+                raise InvariantViolated("LastStableOffset", message, **facts, was=self._highest[key])
+            self._highest[key] = stable
+
+    def _read(self, log: LogTransactions, node: int, disk: SimDisk, directory: str, end: int) -> None:
+        place = self._places.get((node, directory))
+        try:
+            for batch, at in stored_headers(disk, directory, start=log.next_offset, place=place):
+                if batch.next_offset > end:
+                    return
+                log.take(batch, at.file.read(batch.size, at.position))
+                self._places[node, directory] = at
+        except NotABatch:
+            return  # rot, of which other checks tell
+
+    def check_ended(self) -> None:
+        """No transaction is left open once all is healed and their time is over. Raises InvariantViolated."""
+        hanging = {name: log.open for name, log in self._logs.items() if log.open}
+        if hanging:
+            raise InvariantViolated("NoTransactionHangs", "transactions are open that nobody ends", open=hanging)
