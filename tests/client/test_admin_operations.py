@@ -135,6 +135,8 @@ def test_what_is_asked_stands_in_the_columns(monkeypatch: pytest.MonkeyPatch) ->
 
     async def main(env: Any) -> dict[str, dict[Api, set[str]]]:
         found = {}
+        async with aio.Admin(env.bootstrap) as admin:
+            await admin.update_features({"metadata.version": 2, "transaction.version": 2})
         for name in OPERATIONS:
             async with aio.Admin(env.bootstrap, default_api_timeout_ms=5_000) as admin:
                 with suppress(StrandlineError):  # those that are there already

@@ -63,6 +63,11 @@ def _batch() -> bytearray:
     return builder.build()
 
 
+def _without_group(client: Any) -> Any:
+    """A consumer for `send_offsets` of a producer of the same kind."""
+    return (aio.Consumer if isinstance(client, aio.Producer) else Consumer)(["127.0.0.1:1"])
+
+
 async def _first(iterator: AsyncIterator[Any]) -> Any:
     try:
         return await anext(iterator)
@@ -100,6 +105,10 @@ ADMIN: dict[str, Call] = {
     "list_group_offsets": lambda c: c.list_group_offsets("nobody"),
     "alter_group_offsets": lambda c: c.alter_group_offsets("nobody", {P0: 1}),
     "delete_group_offsets": lambda c: c.delete_group_offsets("nobody", [P0]),
+    "list_transactions": lambda c: c.list_transactions(states=["Ongoing"], longer_than_ms=1),
+    "describe_transactions": lambda c: c.describe_transactions(MANY),
+    "fence_producers": lambda c: c.fence_producers(MANY),
+    "abort_transaction": lambda c: c.abort_transaction(P0, producer_id=1, producer_epoch=0),
     "describe_scram_credentials": lambda c: c.describe_scram_credentials(),
     "alter_scram_credentials": lambda c: c.alter_scram_credentials({"u": [ScramChange("SCRAM-SHA-256", "p", 4096)]}),
     "describe_acls": lambda c: c.describe_acls(),
@@ -114,6 +123,14 @@ PRODUCERS: dict[str, Call] = {
     "send": lambda c: c.send(TOPIC, b"x"),
     "flush": lambda c: c.flush(LIMIT_S),
     "partitions_for": lambda c: c.partitions_for("nobody"),
+    "init_transactions": lambda c: c.init_transactions(),
+    "begin_transaction": lambda c: c.begin_transaction(),
+    "commit_transaction": lambda c: c.commit_transaction(),
+    "abort_transaction": lambda c: c.abort_transaction(),
+    "transaction": lambda c: c.transaction(),
+    "transaction_state": lambda c: c.transaction_state,
+    "send_offsets": lambda c: c.send_offsets(_without_group(c)),
+    "send_offsets_to_transaction": lambda c: c.send_offsets_to_transaction({P0: 1}, "nobody"),
     "close": lambda c: c.close(LIMIT_S),
 }
 
@@ -152,6 +169,7 @@ AT_ONCE: dict[str, Call] = {
     "stopped": lambda c: c.stopped,
     "finish_run": lambda c: c.finish_run(),
     "commit_async": lambda c: c.commit_async({P0: 1}),
+    "group_metadata": lambda c: c.group_metadata(),
     "state": lambda c: c.state,
     "fetch_requests_sent": lambda c: c.fetch_requests_sent,
 }
@@ -197,7 +215,7 @@ OF_BLOCKING: dict[type, dict[str, Call]] = {
 
 WITHOUT = {
     "session", "inner", "config", "call", "wait", "listen_through", "take_over", "take_up", "give_up",
-    "put_parts_back", "put_one_back",
+    "put_parts_back", "put_one_back", "handed_out", "committed_with_transaction",
 }  # fmt: skip
 """Names that programs do not call: what a client is made of, and what its own parts call."""
 OTHERS = {"Session", "Network", "Engine", "Lease", "DeadLetterBox"}

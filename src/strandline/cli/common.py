@@ -283,7 +283,7 @@ def _is_denied(error: StrandlineError) -> bool:
     from strandline.client.rights import DENIED
 
     errors = error.errors.values() if isinstance(error, ManyErrors) else (error,)
-    return any(isinstance(one, KafkaError) and one.code in DENIED for one in errors)
+    return any(isinstance(one, KafkaError) and one.code in DENIED and " may not " in one.message for one in errors)
 
 
 def _unreachable(bootstrap: str, error: BrokerUnreachable) -> str:

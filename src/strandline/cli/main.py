@@ -35,6 +35,7 @@ COMMANDS = {
     "tier": f"{_HERE}.tier:tier",
     "topic": f"{_HERE}.topics:topic",
     "trace": f"{_HERE}.trace:trace",
+    "transaction": f"{_HERE}.transactions:transaction",
     "upgrade": f"{_HERE}.upgrade:upgrade",
     "user": f"{_HERE}.users:user",
     "why": f"{_HERE}.why:why",

@@ -1,4 +1,4 @@
-"""Completion in shells: names of topics and groups, asked of the cluster that the command line names.
+"""Completion in shells: names of topics, groups and transactional ids, asked of the cluster that the line names.
 
 Nothing is said and nothing raised here: who presses TAB where no broker answers gets no names, within a second or two.
 """
@@ -33,6 +33,15 @@ def group_names(context: click.Context, parameter: click.Parameter, incomplete: 
 
     async def ask(admin: Admin) -> list[str]:
         return [group.group_id for group in await admin.list_groups()]
+
+    return _names(context, parameter, incomplete, ask)
+
+
+def transactional_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Transactional ids that begin so."""
+
+    async def ask(admin: Admin) -> list[str]:
+        return [one.transactional_id for one in await admin.list_transactions()]
 
     return _names(context, parameter, incomplete, ask)
 

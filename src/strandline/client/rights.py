@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DENIED = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: ResourceKind.TOPIC,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: ResourceKind.GROUP,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceKind.TRANSACTIONAL_ID,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ResourceKind.CLUSTER,
 }
 """Code -> what the right is about."""
@@ -33,7 +34,7 @@ def answered(
 
     Args:
         message: the broker's words, where the answer has any.
-        of: the topic or the group that it is about.
+        of: the topic, the group or the transactional id that it is about.
     """
     kind = DENIED.get(code)
     if kind is not None and (not message or _SAYS_NOTHING in message.lower()):

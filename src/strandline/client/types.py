@@ -268,9 +268,11 @@ class LogDirDescription:
 
 
 class ProducerDescription(NamedTuple):
-    """An idempotent producer as a partition's leader remembers it. Sequence and time (ms) of its last batch.
+    """An idempotent producer as a partition's leader remembers it. Sequence of its last batch; time (ms) of that, or of
+    the marker that ended its last transaction.
 
-    `transaction_start_offset` is None without an open transaction.
+    `transaction_start_offset` is None without an open transaction; `coordinator_epoch` is of the marker that ended its
+    last transaction, None before the first.
     """
 
     producer_id: int
@@ -278,6 +280,42 @@ class ProducerDescription(NamedTuple):
     last_sequence: int
     last_timestamp_ms: int
     transaction_start_offset: int | None
+    coordinator_epoch: int | None = None
+
+
+class TransactionListing(NamedTuple):
+    """A transactional id as the broker `coordinator` lists it; `state` as Kafka names it: Ongoing, CompleteCommit."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+class FencedProducer(NamedTuple):
+    """What a transactional id has once its producer is fenced; nobody writes as that."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id at its coordinator.
+
+    Attributes:
+        started_ms: when its last transaction began, be it open or not; None: there was none.
+        partitions: those of its open transaction, or of the one that is being ended.
+    """
+
+    transactional_id: str
+    coordinator: NodeInfo
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    partitions: tuple[TopicPartition, ...]
 
 
 class GroupListing(NamedTuple):

@@ -71,6 +71,12 @@ CALLS: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.remove_voter(2, UUID_1), "User:alice may not ALTER the cluster"),
     (lambda a: a.describe_log_dirs(), f"{MINE} may not DESCRIBE the cluster"),
     (lambda a: a.describe_producers([PLACE]), f"{MINE} may not DESCRIBE topic t"),
+    (lambda a: a.describe_transactions(["x"]), "User:alice may not DESCRIBE transactional id x"),
+    (lambda a: a.fence_producers(["x"]), "User:alice may not DESCRIBE transactional id x"),
+    (
+        lambda a: a.abort_transaction(PLACE, producer_id=1, producer_epoch=0),
+        f"{MINE} may not DESCRIBE topic t",
+    ),
     (lambda a: a.describe_client_quotas(), "User:alice may not DESCRIBE_CONFIGS the cluster"),
     (lambda a: a.alter_client_quotas({QuotaEntity("bob"): {}}), "User:alice may not ALTER_CONFIGS the cluster"),
     (lambda a: a.describe_acls(), "User:alice may not DESCRIBE the cluster"),
@@ -80,7 +86,7 @@ CALLS: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.alter_scram_credentials({"bob": [DELETE]}), "User:alice may not ALTER the cluster"),
 ]
 DELETE = ScramChange("SCRAM-SHA-256", None)
-SILENT = {"close", "list_topics", "list_groups", "describe_cluster", "describe_features"}
+SILENT = {"close", "list_topics", "list_groups", "list_transactions", "describe_cluster", "describe_features"}
 """Lists have what may be seen; the addresses of brokers and the levels of features are for all."""
 ELSEWHERE = {"alter_replica_log_dirs"}
 """Its errors stand in its results."""
@@ -88,6 +94,7 @@ ELSEWHERE = {"alter_replica_log_dirs"}
 BEHIND_DESCRIBE: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.delete_records({PLACE: 0}), f"{MINE} may not DELETE topic t"),
     (lambda a: a.describe_producers([PLACE]), "User:alice may not READ topic t"),
+    (lambda a: a.abort_transaction(PLACE, producer_id=1, producer_epoch=0), f"{MINE} may not ALTER the cluster"),
     (lambda a: a.delete_groups(["g"]), f"{MINE} may not DELETE group g"),
     (lambda a: a.alter_group_offsets("g", {PLACE: 0}), f"{MINE} may not READ group g"),
     (lambda a: a.delete_group_offsets("g", [PLACE]), f"{MINE} may not DELETE group g"),
@@ -108,6 +115,7 @@ def test_every_call_of_the_admin_says_who_lacks_what(tmp_path: Path) -> None:
             Admin(at(node, "SSL"), **client_of("admin")) as admin,
             Admin(at(node, "SSL"), **client_of("alice")) as alice,
         ):
+            await admin.update_features({"metadata.version": 2, "transaction.version": 2})
             await admin.create_topics([NewTopic("t", 1, 1)])
             await admin.alter_group_offsets("g", {PLACE: 0})
             for call, words in CALLS:

@@ -11,10 +11,11 @@ from strandline.client.aio.admin_configs import ConfigAdmin
 from strandline.client.aio.admin_groups import GroupAdmin
 from strandline.client.aio.admin_quotas import QuotaAdmin
 from strandline.client.aio.admin_topics import TopicAdmin
+from strandline.client.aio.admin_transactions import TransactionAdmin
 from strandline.client.aio.admin_users import UserAdmin
 
 
-class Operations(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, UserAdmin, AclAdmin, QuotaAdmin):
+class Operations(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, TransactionAdmin, UserAdmin, AclAdmin, QuotaAdmin):
     """Operations that both admin clients have."""
 
 

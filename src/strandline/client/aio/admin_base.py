@@ -18,6 +18,7 @@ from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from strandline.client.config import AdminConfig
+from strandline.client.coordinator import Coordinator
 from strandline.client.errors import ManyErrors, UnknownTopic
 from strandline.client.leaders import Leaders
 from strandline.client.limits import Limit, note
@@ -36,10 +37,14 @@ from strandline.proto.ports import Clock, Rng
 NEW_TOPIC_GRACE_MS = 500
 """How long an unknown topic is asked for again: a broker may not have heard yet of one that was just created."""
 
+ASKED_AT_ONCE = 16
+"""Coordinators."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
+C = TypeVar("C", bound=Coordinator)
 
 Values = Mapping[str, Any]
 """A request, as the schema of its API names the fields."""
@@ -64,7 +69,7 @@ class Route(Enum):
     BROKERS = "the brokers that the items name, one after the other, and any broker for the rest"
     EVERY_BROKER = "every broker, or those that are named, at once"
     LEADERS = "the leaders of the partitions"
-    COORDINATORS = "the coordinator of each group, within a limit of its own"
+    COORDINATORS = "the coordinator of each group or transactional id, within a limit of its own"
 
 
 class Question(Generic[T]):
@@ -79,6 +84,8 @@ class Question(Generic[T]):
         key: makes the key of an item in the answer. None: as the operation says.
         broker: the broker that an item names, None for any (`Route.BROKERS`).
         words: the words of an answer that is an error as a whole. None: its `error_message`.
+        least: the first version of the API that takes all that is asked: an older one would leave it out in silence
+            (`Route.EVERY_BROKER`).
     """
 
     def __init__(
@@ -91,6 +98,7 @@ class Question(Generic[T]):
         key: Callable[[Any], K] | None = None,
         broker: Callable[[K], int | None] | None = None,
         words: Callable[[Any], str] | None = None,
+        least: int = 0,
     ) -> None:
         self.values = values
         self.value: Callable[[Any], Any] = value
@@ -99,6 +107,7 @@ class Question(Generic[T]):
         self.key = key
         self.broker: Callable[[Any], int | None] | None = broker
         self.words = words
+        self.least = least
 
     def of(self, items: list[Any]) -> Values:
         """The request about these items."""
@@ -350,6 +359,11 @@ class AdminBase:
         await self._metadata.update(timeout_ms)
         node_ids = sorted(self._metadata.nodes) if question.items is None else question.items
         connections = [await self._network.to_node(await self._node(node_id), CONTROL) for node_id in node_ids]
+        for one in connections:
+            version = one.version(operation.api)
+            if version < question.least:
+                words = f"{one.endpoint} speaks {operation.api.name} {version} at most; {question.least} says this"
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, words)
         values = question.of(node_ids)
         answers = await asyncio.gather(*(one.call(operation.api, values, timeout_ms) for one in connections))
         for answer in answers:
@@ -370,6 +384,34 @@ class AdminBase:
             return {key: read(entry, key.topic) for key, entry in operation.entries(answer, question, asked)}
 
         return await self._leaders.ask(question.items or (), ask, self.config.default_api_timeout_ms)
+
+    async def _ask_coordinators(
+        self,
+        coordinators: Iterable[C],
+        ask: Callable[[C], Awaitable[T]],
+        sentences: Mapping[ErrorCode, str],
+    ) -> dict[str, T]:
+        """Ask each one, within one limit; errors that have a sentence get it. A coordinator that is silent takes
+        nothing from the others' answers."""
+        until_ms = self._clock.monotonic_ms() + self.config.default_api_timeout_ms
+        in_turn = asyncio.Semaphore(ASKED_AT_ONCE)
+        results: dict[str, T] = {}
+        errors: dict[Any, Exception] = {}
+
+        async def one(coordinator: C) -> None:
+            key = coordinator.key
+            try:
+                async with in_turn:
+                    left_ms = until_ms - self._clock.monotonic_ms()
+                    results[key] = await coordinator.retrying(lambda: ask(coordinator), left_ms)
+            except KafkaError as error:
+                errors[key] = KafkaError(error.code, sentences.get(error.code, error.message), **error.figures)
+            except StrandlineError as error:
+                errors[key] = error
+
+        asked = list(coordinators)
+        await asyncio.gather(*(one(coordinator) for coordinator in asked))
+        return results_of({one.key: results[one.key] for one in asked if one.key in results}, errors)
 
     def _check(self, operation: Operation, question: Question[Any], answer: Any) -> None:
         """Raises KafkaError: the answer is an error as a whole."""

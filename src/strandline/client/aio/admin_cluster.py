@@ -232,6 +232,7 @@ def _producers(told: Any) -> list[ProducerDescription]:
             one.last_sequence,
             one.last_timestamp,
             none_if_negative(one.current_txn_start_offset),
+            none_if_negative(one.coordinator_epoch),
         )
         for one in told.active_producers
     )

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from strandline.client.aio.admin_base import AdminBase, Operation, Question, Route, results_of
+from strandline.client.aio.admin_base import AdminBase, Operation, Question, Route
 from strandline.client.descriptions import by_topic, each_once
 from strandline.client.groups.classic import PROTOCOL_TYPE
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.types import GroupDescription, GroupListing, GroupMember, OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
+from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.consumer_protocol import decode_assignment
 
 T = TypeVar("T")
-ASKED_AT_ONCE = 16
-"""Groups."""
 GroupOffsets = Mapping[TopicPartition, OffsetAndMetadata | int] | Mapping[tuple[str, int], OffsetAndMetadata | int]
 
 _SENTENCES = {
@@ -167,27 +164,11 @@ class GroupAdmin(AdminBase):
         await self._each([group], delete)
 
     async def _each(self, groups: Iterable[str], ask: Callable[[GroupCoordinator], Awaitable[T]]) -> dict[str, T]:
-        """Ask each group's coordinator, within one limit; errors that have a sentence get it. A coordinator that is
-        silent takes nothing from the others' answers."""
-        names = each_once(groups)
-        until_ms = self._clock.monotonic_ms() + self.config.default_api_timeout_ms
-        in_turn = asyncio.Semaphore(ASKED_AT_ONCE)
-        results: dict[str, T] = {}
-        errors: dict[Any, Exception] = {}
-
-        async def one(group: str) -> None:
-            coordinator = GroupCoordinator(self.session, group, self.config.request_timeout_ms)
-            try:
-                async with in_turn:
-                    left_ms = until_ms - self._clock.monotonic_ms()
-                    results[group] = await coordinator.retrying(lambda: ask(coordinator), left_ms)
-            except KafkaError as error:
-                errors[group] = KafkaError(error.code, _SENTENCES.get(error.code, error.message), **error.figures)
-            except StrandlineError as error:
-                errors[group] = error
-
-        await asyncio.gather(*(one(group) for group in names))
-        return results_of({name: results[name] for name in names if name in results}, errors)
+        """Ask each group's coordinator."""
+        coordinators = [
+            GroupCoordinator(self.session, group, self.config.request_timeout_ms) for group in each_once(groups)
+        ]
+        return await self._ask_coordinators(coordinators, ask, _SENTENCES)
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:

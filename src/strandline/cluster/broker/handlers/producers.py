@@ -208,7 +208,7 @@ def _producer(entry: ProducerEntry) -> Any:
         producer_id=entry.producer_id,
         producer_epoch=entry.epoch,
         last_sequence=-1 if last is None else last.last_sequence,
-        last_timestamp=-1 if last is None else last.timestamp_ms,
+        last_timestamp=entry.last_timestamp_ms,
         coordinator_epoch=entry.coordinator_epoch,
         current_txn_start_offset=entry.transaction_start,
     )
