@@ -84,6 +84,10 @@ class ModelLog:
         """Bytes of all records."""
         return len(self.entries) * RECORD_BYTES
 
+    def last_stable_offset(self, high_watermark: Offset) -> Offset:
+        """The high watermark: there are no transactions here."""
+        return high_watermark
+
     def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, Offset]:
         """The largest known epoch <= `epoch`, and where it ends."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)

@@ -152,6 +152,7 @@ class SimCluster(Stage):
             directory_id=UUID(int=node),
             lives=tuple(lives),
             replaces=before,
+            features=broker_api.told(OWN_LEVELS),
             findings=tuple(
                 TopicFindings(
                     topic.name,

@@ -45,6 +45,7 @@ INVARIANTS: dict[str, str] = {
     "CommittedIsKept": "a follower cuts what it knew to be committed only where an unclean election explains it",
     "CommittedOnTheLeader": "the high watermark does not pass what counts of the leader's own log",
     "CommittedOnTheMaximalIsr": "the high watermark does not pass any member of the maximal ISR (rule B3)",
+    "AbortedIndexIsLoaded": "a log that is open has the aborted transactions of each segment (rule C6)",
     "LogUnlessOffline": "a partition that is not offline has a log",
     "MaximalIsrHoldsWhatMayBeCommitted": "what was proposed counts until the partition epoch moves (schedule 50)",
     "MonotonicHighWatermark": "a leader's high watermark never falls",

@@ -64,7 +64,8 @@ def errors_in(message: Any) -> set[int]:
     if not dataclasses.is_dataclass(message):
         return set()
     inner = [errors_in(getattr(message, field.name)) for field in dataclasses.fields(message)]
-    return set().union({int(getattr(message, "error_code", 0) or 0)}, *inner)
+    own = {int(getattr(message, name, 0) or 0) for name in ("error_code", "partition_error_code")}
+    return own.union(*inner)
 
 
 def _never(*_arguments: object) -> bool:

@@ -90,7 +90,11 @@ def test_the_build_from_before_starts_where_the_level_was_lowered_again(tmp_path
 @pytest.mark.parametrize(
     ("features", "level", "recorded"),
     [
-        ((), NEWEST_LEVEL, {"group.version": 1, "eligible.leader.replicas.version": 1}),
+        (
+            (),
+            NEWEST_LEVEL,
+            {"group.version": 1, "eligible.leader.replicas.version": 1, "transaction.version": 2},
+        ),
         (
             ("metadata.version=2", "transaction.version=0"),
             2,

@@ -267,4 +267,5 @@ def _tells(message: Any, error: ErrorCode, written: schema.Message) -> bool:
 def _holds(value: Any, error: ErrorCode) -> bool:
     if not isinstance(value, tuple):
         return False
-    return getattr(value, "error_code", None) is error or any(_holds(item, error) for item in value)
+    names = ("error_code", "partition_error_code")
+    return any(getattr(value, name, None) is error for name in names) or any(_holds(item, error) for item in value)

@@ -16,7 +16,7 @@ from strandline.proto.kafka import kio_modules
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.schema import plain_default, without_none
 
-_NOTHING = {"string": "", "bytes": b"", "bool": False, "timedelta_i32": 0, "timedelta_i64": 0}
+_NOTHING = {"string": "", "bytes": b"", "bool": False, "timedelta_i32": 0, "timedelta_i64": 0, "datetime_i64": 0}
 """By the type of a field without a default; a number is -1: unknown."""
 
 Fill = Callable[[Any, ErrorCode, str], dict[str, Any]]

@@ -51,14 +51,14 @@ class TransactionConfig(Settings, scope=Scope.NODE):
     topic_min_isr = whole(
         "transaction.state.log.min.isr",
         2,
-        "min.insync.replicas of __transaction_state when it is created.",
+        "Value of min.insync.replicas that __transaction_state has when it is created.",
         low=1,
         high=INT32_MAX,
     )
     topic_segment_bytes = size(
         "transaction.state.log.segment.bytes",
         100 * 1024**2,
-        "segment.bytes of __transaction_state when it is created.",
+        "Value of segment.bytes that __transaction_state has when it is created.",
         low=1024,
         high=INT32_MAX,
     )
