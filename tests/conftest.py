@@ -127,7 +127,7 @@ LONG_TESTS = {
     "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-kill]",
     "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-power_cut]",
     "chaos/test_slow_names.py::test_every_partition_is_led_after_a_stop_in_the_middle[3-stop]",
-    "cli/test_transactions.py::test_nothing_hangs_for_all_that_is_known_while_a_coordinator_is_gone",
+    "cli/test_transaction_commands.py::test_nothing_hangs_for_all_that_is_known_while_a_coordinator_is_gone",
     "cli/test_unregister.py::test_a_dead_broker_blocks_an_upgrade_until_it_is_taken_out",
     "client/test_forks.py::test_a_fork[a commit's callback-multiprocessing]",
     "client/test_forks.py::test_a_fork[a commit's callback-os.fork]",

@@ -22,6 +22,7 @@ LOOKING = {
     "config describe", "consume", "dead-letters list", "doctor", "group describe", "group list", "lake files",
     "lake status", "lake verify", "log dump", "log verify", "profile list", "profile show", "quorum describe",
     "quota list", "tier list", "tier verify", "topic describe", "topic list", "topic producers", "topic size",
+    "transaction describe", "transaction find-hanging", "transaction list",
     "trace", "upgrade check", "upgrade status", "user list", "why",
 }  # fmt: skip
 """These change nothing."""

@@ -124,6 +124,7 @@ def test_every_error_can_be_caught_by_the_package_s_name_for_it() -> None:
 ANYWHERE = {
     "subscription", "assignment", "paused", "stop", "stopped", "state", "fetch_requests_sent", "finish_run",
     "take_back", "deserialized", "next_polled", "group_id", "topic_id", "put_back", "start_anew", "wake_poll", "expect",
+    "transaction_state", "group_metadata",
 }  # fmt: skip
 """Calls that look, or that note something for the next one: they need no loop."""
 

@@ -108,7 +108,7 @@ def test_find_coordinator(tmp_path: Path, version: int) -> None:
         if version >= 1:
             transaction = await ask(1)
             assert transaction.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            assert "not served" in transaction.error_message
+            assert "has no transactions yet" in transaction.error_message
             assert (await ask(9)).error_code == ErrorCode.INVALID_REQUEST
 
     run(tmp_path, main)

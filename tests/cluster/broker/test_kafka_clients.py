@@ -110,14 +110,14 @@ def test_confluent_admin(tmp_path: Path) -> None:
 
 
 def test_confluent_transactions_fail_at_once(tmp_path: Path) -> None:
-    """Not served yet: the client says so in words and does not try for a minute."""
+    """At level 0 of transaction.version the client says so in words and does not try for a minute."""
 
     def work(bootstrap: str) -> None:
         producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "tx", "logger": quiet()})
         with pytest.raises(KafkaException) as refused:
             producer.init_transactions(20)
         assert refused.value.args[0].fatal()
-        assert "transactions are not served" in str(refused.value)
+        assert "has no transactions yet" in str(refused.value)
 
     run(tmp_path, work)
 

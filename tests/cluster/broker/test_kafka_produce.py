@@ -161,7 +161,15 @@ def refusals(node: KafkaNode) -> list[tuple[Any, ...]]:
         (9, "t", 0, bytes(liar), {}, ErrorCode.CORRUPT_MESSAGE, "claims"),
         (9, "t", 0, bytes(wrong_crc), {}, ErrorCode.CORRUPT_MESSAGE, ""),
         (9, "t", 0, bytes(many), {}, ErrorCode.INVALID_RECORD, "count"),
-        (9, "t", 0, good, {"transactional_id": "a"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "not served"),
+        (
+            9,
+            "t",
+            0,
+            good,
+            {"transactional_id": "a"},
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "has no transactions yet",
+        ),
         (6, "t", 0, batch(b"x", codec=Codec.ZSTD), {}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None),
         (9, "small", 0, batch(bytes(2000)), {}, ErrorCode.MESSAGE_TOO_LARGE, ""),
         *(

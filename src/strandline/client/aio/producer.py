@@ -376,8 +376,9 @@ class Producer:
             ConfigError: it has no group, or commits by itself.
             Exception: as `commit_transaction`.
         """
+        core = self._started()
         handed = await consumer.handed_out()
-        await self._started().transactions.send_offsets(handed.offsets, handed.group)
+        await core.transactions.send_offsets(handed.offsets, handed.group)
         self._handed.append((consumer, handed))
 
     async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata) -> None:
@@ -393,6 +394,7 @@ class Producer:
 
         Raises as `begin_transaction` and `commit_transaction`; what was TransactionAbortable is aborted by then.
         """
+        self.session.check()
         return AsyncTransaction(self)
 
     @property
