@@ -10,6 +10,7 @@ from strandline.chaos.checkers.batches import StoredRecord
 from strandline.chaos.checkers.compacted import CompactedRecords, compare_compacted, tombstones_go
 from strandline.chaos.checkers.handled import HandledRecords
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.markers import Ends
 from strandline.log.config import LogConfig
 
 TOPIC = UUID(int=1)
@@ -105,3 +106,17 @@ def test_what_clients_find(stored: dict[int, str], tombstones: dict[str, int], v
     with pytest.raises(InvariantViolated) as caught:
         ledger(*ACKED).check_compacted(TOPIC, found, tombstones)
     assert caught.value.name == violated
+
+
+def test_records_of_aborted_transactions_count_for_nothing() -> None:
+    """One may be gone, and takes no older record with it; before its marker it is a record like others."""
+    ends = Ends()
+    ends.wrote(7, TOMBSTONE.offset)
+    seen(OLD, OTHER, TOMBSTONE).check("Prefix", [OTHER, TOMBSTONE], 0, 4, tombstones_go=False, ends=ends)
+    ends.ended(7, 3, commits=False)
+    seen(OLD, OTHER, TOMBSTONE).check("Prefix", [OLD, OTHER], 0, 4, tombstones_go=False, ends=ends)
+    with pytest.raises(InvariantViolated):
+        seen(OLD, OTHER, TOMBSTONE).check("Prefix", [OTHER, TOMBSTONE], 0, 4, tombstones_go=False, ends=ends)
+    ends.ended(7, 3, commits=True)
+    with pytest.raises(InvariantViolated):
+        seen(OLD, OTHER, TOMBSTONE).check("Prefix", [OLD, OTHER], 0, 4, tombstones_go=False, ends=ends)

@@ -1,6 +1,8 @@
 """Compacted partitions: each replica compacts by itself, so that their bytes differ. What must be equal are the records
 that are there; and what is not there has a later record of its key. Nothing else may vanish.
 
+Records of aborted transactions count for nothing: they may go, and take no other record with them (rule C11).
+
 Most runs keep tombstones (`delete.retention.ms` is longer than they last), so a tombstone is a record like others.
 Where they go, one that went has taken all that lies before it of its key: else that is back (rule B28).
 """
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from strandline.chaos.checkers.batches import NotABatch, StoredRecord, records
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.markers import Ends, ends_of
 from strandline.chaos.checkers.stored import stored_batches
 from strandline.chaos.sim.disk import SimDisk
 from strandline.log.config import LogConfig
@@ -24,6 +27,8 @@ class CompactedRecords:
 
     def __init__(self) -> None:
         self.seen: dict[int, StoredRecord] = {}
+        self.ends = Ends()
+        """Transactions and markers that were seen on any replica."""
 
     def check(
         self,
@@ -34,17 +39,20 @@ class CompactedRecords:
         *,
         tombstones_go: bool,
         catches_up: bool = False,
+        ends: Ends | None = None,
         **facts: object,
     ) -> None:
         """`stored`: all records of one replica's log; those in [low, high) are committed. `name` is the invariant's.
+        `ends`: the transactions of that log, and how they ended.
         `catches_up`: it ends before what is committed, and its leader's log is compacted: what supersedes a record that
         is not here may still come.
 
         Raises:
             InvariantViolated: one differs from what was seen, or has vanished although no later one has its key.
         """
+        self.ends.learn(ends)
         here = {record.offset: record for record in stored}
-        last = {record.key: record.offset for record in here.values()}
+        last = {record.key: record.offset for record in here.values() if not self.ends.aborted(record.offset)}
         for offset, record in here.items():
             if low <= offset < high and self.seen.setdefault(offset, record) != record:
                 facts |= {"offset": offset, "here": record, "elsewhere": self.seen[offset]}
@@ -54,11 +62,18 @@ class CompactedRecords:
         gone = [
             record
             for offset, record in self.seen.items()
-            if low <= offset < high and offset not in here and last.get(record.key, -1) < offset
+            if low <= offset < high
+            and offset not in here
+            and last.get(record.key, -1) < offset
+            and not self.ends.aborted(offset)
         ]
         if gone and tombstones_go:
             deleted = {record.key for record in gone if record.value is None and record.key not in last}
-            newest = {record.key: record for _, record in sorted(self.seen.items()) if record.offset < high}
+            newest = {
+                record.key: record
+                for _, record in sorted(self.seen.items())
+                if record.offset < high and not self.ends.aborted(record.offset)
+            }
             gone = [one for one in gone if one.key not in deleted or newest[one.key].value is not None]
         if gone:
             facts |= {"count": len(gone), "records": gone[:SHOWN_MAX]}
@@ -70,15 +85,18 @@ def tombstones_go(config: LogConfig) -> bool:
     return config.delete_retention_ms < _KEPT_MS
 
 
-def stored_records(disk: SimDisk, directory: str) -> list[StoredRecord]:
-    """All records of a partition's log, in order, up to a torn end."""
+def stored_records(disk: SimDisk, directory: str) -> tuple[list[StoredRecord], Ends]:
+    """All records of a partition's log but its markers, in order, up to a torn end; and how its transactions ended."""
     found: list[StoredRecord] = []
+    ends = Ends()
     try:
         for batch, content in stored_batches(disk, directory):
-            found += records(batch, content)
+            inside = records(batch, content)
+            if not ends_of(ends, inside, content):
+                found += inside
     except NotABatch:
         pass  # what is below the log's end was looked at before
-    return found
+    return found, ends
 
 
 def compare_compacted(

@@ -9,10 +9,11 @@ Only protocol version 2 is modelled: every end of a transaction raises the produ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-from strandline.chaos.checkers.batches import NotABatch, StoredBatch, records
+from strandline.chaos.checkers.batches import NotABatch, StoredBatch, StoredRecord, records
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.stored import Place, stored_headers
 from strandline.chaos.sim.disk import SimDisk
@@ -25,6 +26,54 @@ _PRODUCER = Struct(">qh")
 _KEY = Struct(">hh")
 _MARKER_VALUE = Struct(">hi")
 _COMMIT = 1
+
+
+class Ends:
+    """Transactions of a log of which any batch may be gone: who wrote a record in one, and what each marker said."""
+
+    def __init__(self) -> None:
+        self._writers: dict[int, int] = {}
+        """Offset -> the producer of a record of a transaction."""
+        self._markers: dict[int, dict[int, bool]] = {}
+        """Producer -> offset of a marker -> whether it is a commit."""
+
+    def wrote(self, producer_id: int, offset: int) -> None:
+        """A record of a transaction."""
+        self._writers[offset] = producer_id
+
+    def ended(self, producer_id: int, offset: int, *, commits: bool) -> None:
+        """A marker."""
+        self._markers.setdefault(producer_id, {})[offset] = commits
+
+    def learn(self, other: Ends | None) -> None:
+        """Take in what was seen of another replica."""
+        if other is None:
+            return
+        self._writers |= other._writers
+        for producer_id, markers in other._markers.items():
+            self._markers.setdefault(producer_id, {}).update(markers)
+
+    def aborted(self, offset: int) -> bool:
+        """True if the record there is of a transaction that was aborted."""
+        producer_id = self._writers.get(offset)
+        if producer_id is None:
+            return False
+        behind = [at for at in self._markers.get(producer_id, ()) if at > offset]
+        return bool(behind) and not self._markers[producer_id][min(behind)]
+
+
+def ends_of(ends: Ends, inside: Sequence[StoredRecord], content: bytes) -> bool:
+    """Note a batch with these records; true if it is a marker."""
+    (attributes,) = _ATTRIBUTES.unpack_from(content, _ATTRIBUTES_AT)
+    producer_id, _ = _PRODUCER.unpack_from(content, _PRODUCER_AT)
+    if attributes & _CONTROL:
+        for one in inside:
+            ends.ended(producer_id, one.offset, commits=_KEY.unpack_from(one.key or b"")[1] == _COMMIT)
+        return True
+    if attributes & _TRANSACTIONAL:
+        for one in inside:
+            ends.wrote(producer_id, one.offset)
+    return False
 
 
 @dataclass(slots=True)

@@ -189,10 +189,12 @@ class PartitionChecks:
         if log.config.compacted:
             what = replace(what, start=int(log.log_start_offset), place=None)
             expected = what.start
-            stored = stored_records(disk, log.directory)
+            stored, ends = stored_records(disk, log.directory)
             go = tombstones_go(log.config)
             end, catches_up = min(what.committed_end, log_end), log_end < known.committed_end
-            known.compacted.check(name, stored, expected, end, tombstones_go=go, catches_up=catches_up, **facts)
+            known.compacted.check(
+                name, stored, expected, end, tombstones_go=go, catches_up=catches_up, ends=ends, **facts
+            )
         try:
             for header, at in stored_headers(disk, log.directory, start=expected, place=what.place):
                 if header.next_offset > log_end:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from strandline.chaos.checkers.batches import NotABatch, StoredBatch, records
+from strandline.chaos.checkers.batches import NotABatch, StoredBatch, StoredRecord, records
 from strandline.chaos.checkers.compacted import compare_compacted, stored_records
 from strandline.chaos.checkers.history import Send
 from strandline.chaos.checkers.invariant import InvariantViolated
@@ -38,7 +38,10 @@ def compare_replicas(
     for directory, by_node in high_watermarks.items():
         end = min(by_node.values())
         if compacted is not None and directory in compacted:
-            logs = {name: stored_records(*place(name, directory)) for name in by_node}
+            logs: dict[str, list[StoredRecord]] = {}
+            for name in by_node:
+                kept, ends = stored_records(*place(name, directory))
+                logs[name] = [record for record in kept if not ends.aborted(record.offset)]
             go = compacted[directory]
             compare_compacted(directory, logs, end, "IdenticalReplicas", tombstones_go=go)
             continue
