@@ -407,6 +407,8 @@ class SimCluster:
 
     def _look(self, live: Live, partition: Partition, image: MetadataImage | None) -> None:
         """Check the cheap invariants of one replica. They depend on what `observe` has compared, on nothing else."""
+        if partition.log is not None:  # a moved replica may lose its new disk before anybody asks where it is
+            self._places[live.number, str(partition.topic_partition)] = partition.log.home
         self.partition_checks.observe(live.number, live.process.incarnation, self._disk_of(live, partition), partition)
         deleted = image is not None and partition.state.topic_id not in image.topic_by_id
         if self._acks_synced and not deleted:
