@@ -40,8 +40,8 @@ DOORS = 2
 """A file should be entered by so many doors at most."""
 
 FILES_WITH_MORE_DOORS_MAX = 6
-"""So many files are entered by more: since there are transactions, a read asks the log for its last stable offset too.
-Lower it when you can."""
+"""Number of files that are entered by more doors at most. Since there are transactions, a read asks the log for its
+last stable offset too. Lower it when you can."""
 
 SOURCE = Path(strandline.__file__).parent
 SEED = 5

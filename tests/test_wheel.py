@@ -6,10 +6,11 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.acceptance.rolling import wheel_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -35,17 +36,7 @@ print(len(names))
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, unpacked."""
-    work = tmp_path_factory.mktemp("wheel")
-    config = work / "setup.cfg"  # a build directory of its own: another's still holds modules that have moved
-    config.write_text(f"[build]\nbuild_base = {work / 'build'}\n")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(work), str(ROOT)]
-    environment = {**os.environ, "DIST_EXTRA_CONFIG": str(config)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    [wheel] = work.glob("strandline-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(work / "site")
-    return work / "site"
+    return wheel_of(ROOT, tmp_path_factory.mktemp("wheel") / "present")
 
 
 def test_the_wheel_holds_what_a_user_runs(home: Path) -> None:

@@ -593,7 +593,7 @@ class SimCluster:
         self._older = 0.0
 
     def is_older(self, name: str) -> bool:
-        """Whether the build before runs on a machine."""
+        """True if the build before runs on a machine."""
         live = self.live.get(name)
         return live is not None and live.process.alive and live.node.publisher.supported is BEFORE_LEVELS
 

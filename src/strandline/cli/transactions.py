@@ -113,7 +113,7 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
 
 
 def _open_ms(one: TransactionDescription, now_ms: int) -> int | None:
-    """How long its transaction is open, or being ended; None: it has none."""
+    """Milliseconds since its transaction was begun, until it has ended; None: it has none."""
     is_over = one.state not in OPEN or one.started_ms is None
     return None if is_over else max(now_ms - (one.started_ms or 0), 0)
 
@@ -320,7 +320,7 @@ def _open_since(admin: Admin, places: list[TopicPartition], oldest_ms: int) -> l
 
 
 def _hanging(admin: Admin, candidates: list[Hanging]) -> list[Hanging]:
-    """Those that no coordinator will end, and that are open still.
+    """Transactions that no coordinator will end, and that are open still.
 
     Raises:
         CommandFailed: a coordinator cannot be asked, or they moved meanwhile: whose transaction it is is not known.

@@ -191,7 +191,7 @@ def _look(admin: Admin) -> _Seen:
 
 
 def _held_back(nodes: Mapping[int, FeaturesDescription | str], levels: Mapping[str, int]) -> str:
-    """Why nothing can rise although some nodes know more: the nodes of older builds, in words; empty: none does."""
+    """Nodes of older builds, for which nothing can rise although others know more, in words; empty: there are none."""
     known = {node: told.supported for node, told in nodes.items() if not isinstance(told, str)}
     faults = []
     for name, level in sorted(levels.items()):

@@ -216,7 +216,7 @@ class Chunk:
         self._filter = AbortedTransactions(aborted) if read_committed else None
 
     def hides(self, partition: TopicPartition, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether the reader does not get to see a batch. Raises KafkaError: a damaged marker, with its place."""
+        """True if the reader does not get to see a batch. Raises KafkaError: a damaged marker, with its place."""
         if self._filter is None:
             return header.is_control
         try:

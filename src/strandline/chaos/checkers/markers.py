@@ -181,7 +181,7 @@ class TransactionChecks:
         """(node, directory) -> a place in its log, of a batch that was taken in."""
 
     def log(self, partition: str) -> LogTransactions:
-        """What is known of one partition."""
+        """Model of one partition's log."""
         return self._logs.setdefault(partition, LogTransactions(partition))
 
     def check(

@@ -160,7 +160,7 @@ class LevelChanges:
     rng: random.Random
     after_ms: float
     is_older: Callable[[str], bool]
-    """Whether the build before runs on a machine."""
+    """Tells whether the build before runs on a machine."""
     names: Sequence[str]
     roll: Callable[[], None]
     """From now on this build is started everywhere."""

@@ -1,0 +1,74 @@
+"""Seeds with transactional clients: what they draw, that they hold, and that a broken rule is caught."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from lab.mutants import without
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.markers import TransactionChecks
+from strandline.chaos.cli import make_run
+from strandline.chaos.runner import run_seeds
+from strandline.chaos.scenario_options import ScenarioOptions
+from strandline.chaos.sim.disk import SimDisk
+
+FIRST = 22_000_000
+MAKE = partial(make_run, "transactions", {}, None)
+
+CATCHERS = (
+    "open-transactions-are-read",
+    "a-marker-counts-before-it-is-committed",
+    "a-start-forgets-what-is-open",
+    "aborted-records-are-shown",
+    "reads-of-open-transactions",
+)
+"""Rules of transactions that some seed catches when they are taken out."""
+
+
+def test_each_seed_of_the_scenario_has_transactional_clients_and_some_of_the_others_have() -> None:
+    """They draw from a generator of their own, and are beside none of the other services."""
+    drawn = [ScenarioOptions.draw(seed, scenario="transactions") for seed in range(100)]
+    assert all(one.transactions is not None for one in drawn)
+    assert all(one.workload.topic_configs["min.insync.replicas"] == "2" for one in drawn)
+    assert {one.transactions.pipelines for one in drawn if one.transactions} == {0, 1, 2}
+    others = [ScenarioOptions.draw(seed) for seed in range(400)]
+    having = [one for one in others if one.transactions is not None]
+    assert len(having) > 5
+    assert all(one.services is one.users is one.secured is one.restored is None and not one.older for one in having)
+
+
+def test_seeds_with_transactions_hold() -> None:
+    """And do what they are for: transactions are committed and aborted, producers fenced."""
+    outcomes = list(run_seeds(range(FIRST, FIRST + 4), MAKE, jobs=2))
+    assert [(outcome.seed, outcome.message, outcome.details) for outcome in outcomes if not outcome.ok] == []
+    figures = [outcome.figures["transactions"] for outcome in outcomes]
+    assert sum(one["ended"].get("ok", 0) for one in figures) > 50, json.dumps(figures)
+    assert sum(one["ended"].get("fail", 0) for one in figures) > 10
+    assert sum(one["errors"].get("ProducerFenced", 0) for one in figures) > 5
+
+
+@pytest.mark.parametrize("name", CATCHERS)
+def test_a_broken_rule_is_caught(name: str) -> None:
+    """One rule removed, some seed fails, by an invariant and not by an accident."""
+    with without(name):
+        for outcome in run_seeds(range(FIRST, FIRST + 40), MAKE, jobs=2):
+            if not outcome.ok:
+                assert outcome.details == "", outcome.details
+                return
+    pytest.fail(f"no seed catches {name}")
+
+
+def test_a_stable_offset_that_is_elsewhere_or_goes_back_is_seen() -> None:
+    """Of a log of which nothing is committed yet, and under one leader."""
+    checks, disk = TransactionChecks(frozenset({"t"})), SimDisk.__new__(SimDisk)
+    checks.check(1, ("other", 0), disk, "/data/other-0", high_watermark=0, stable=9, leader_epoch=0)
+    with pytest.raises(InvariantViolated, match="LastStableOffset: it is not where it should be"):
+        checks.check(1, ("t", 0), disk, "/data/t-0", high_watermark=0, stable=1, leader_epoch=None)
+    log = checks.log("t-0")
+    log.next_offset, log.stable = 5, {0: 0, 4: 4, 5: 2}
+    checks.check(1, ("t", 0), disk, "/data/t-0", high_watermark=4, stable=4, leader_epoch=3)
+    with pytest.raises(InvariantViolated, match="it went back under one leader"):
+        checks.check(1, ("t", 0), disk, "/data/t-0", high_watermark=5, stable=2, leader_epoch=3)
