@@ -1,80 +1,71 @@
-"""Mutants of rules B40, B41, B44, B45 and B46: moves of partitions between brokers (KIP-455, KIP-860)."""
+"""Mutants of moves of replicas: what a plan may do, how many moves at once, who gets no new replicas."""
 
 from __future__ import annotations
 
 from lab.mutants.mutant import Mutant, dropped, never, one_change, part, removed, value
 
-_MOVES = "tests/controller/machine/test_moves.py"
+_PLANNER = "tests/tools/test_moves_planner.py"
+_CORDON = "tests/controller/machine/test_placement.py::TestCordon"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
-        "moves-below-their-level",
-        "B40: nothing moves below the metadata.version that has moves",
-        never(),
-        f"{_MOVES}::test_below_its_level_nothing_moves",
+        "a-broker-that-is-down-gets-replicas",
+        "B47: no replica goes to a broker that is down or cordoned",
+        dropped("one.takes"),
+        f"{_PLANNER}::TestRebalance::test_a_broker_that_is_down_or_cordoned_gets_nothing",
     ),
     one_change(
-        "moves-to-nobody",
-        "B40: a target is a broker that is registered",
-        value("[]"),
-        f"{_MOVES}::test_what_cannot_be_a_target[nobody]",
+        "a-broker-gets-a-partition-twice",
+        "B47: no broker gets a partition twice",
+        dropped("new in replicas"),
+        f"{_PLANNER}::TestRebalance::test_what_a_broker_has_already_does_not_go_there",
     ),
     one_change(
-        "factor-changes-although-forbidden",
-        "B40: the replication factor is kept where that is asked for",
-        never(),
-        f"{_MOVES}::test_the_factor_is_kept_where_that_is_asked_for",
+        "racks-are-forgotten",
+        "B47: copies stay in as many racks as before",
+        value("True"),
+        f"{_PLANNER}::TestRebalance::test_even_brokers_are_not_worth_a_rack",
     ),
     one_change(
-        "partitions-are-added-during-a-move",
-        "B40: CreatePartitions of a topic that moves: REASSIGNMENT_IN_PROGRESS",
-        never(),
-        f"{_MOVES}::test_no_partitions_are_added_during_a_move",
+        "a-drain-forgets-racks",
+        "B47: what leaves a broker goes to a rack without a copy where there is one",
+        part("one.zone in zones", "False"),
+        f"{_PLANNER}::TestMoveOff::test_a_drain_fills_the_rack_that_is_missing",
     ),
     one_change(
-        "the-last-in-sync-are-dropped",
-        "B41: no move takes the last copies of what was acknowledged",
-        never(),
-        f"{_MOVES}::test_the_last_in_sync_are_not_dropped",
-        f"{_MOVES}::test_who_is_eligible_is_not_dropped_either",
+        "the-copy-in-sync-is-given-up",
+        "B47: where fewer copies are asked for, those in sync stay",
+        part("node in partition.isr", "False"),
+        f"{_PLANNER}::TestFactor::test_copies_that_are_not_in_sync_go_first_and_the_leader_stays",
     ),
     one_change(
-        "empty-replicas-lead",
-        "B41: a replica that a move is adding is elected uncleanly at an operator's word alone",
-        value("()"),
-        f"{_MOVES}::test_an_unclean_topic_lets_the_last_go",
-    ),
-    one_change(
-        "a-move-ends-before-its-target-is-in-sync",
-        "B44: a move is over when its target is in the ISR",
-        dropped("any(node not in self._isr for node in target)"),
-        f"{_MOVES}::test_a_move_is_over_with_the_last_of_its_target",
-        f"{_MOVES}::test_a_removal_waits_for_those_that_stay",
-    ),
-    one_change(
-        "moves-end-for-elected-leaders-alone",
-        "B44: a move is over, too, when an election leaves its target alone in the ISR",
+        "half-a-factor-is-kept",
+        "B47: a partition that cannot have the copies that were asked for stays as it is",
         removed(),
-        f"{_MOVES}::test_an_isr_that_an_election_leaves_alone_ends_the_move",
+        f"{_PLANNER}::TestFactor::test_more_copies_than_brokers_are_refused_with_numbers",
     ),
     one_change(
-        "moves-raise-min-isr",
-        "B45: a move under way changes no min.insync.replicas",
-        part("len(partition.original_replicas)", "len(partition.replicas)"),
-        f"{_MOVES}::test_one_replica_becomes_three_and_one_again",
-        "tests/controller/metadata/test_config_table.py::test_a_move_under_way_changes_no_min_insync_replicas",
-    ),
-    one_change(
-        "a-replica-goes-within-a-leader-epoch",
-        "B46: a replica that goes ends the leader epoch",
-        value("False"),
-        f"{_MOVES}::test_a_replica_that_goes_ends_the_leader_epoch",
-        f"{_MOVES}::test_one_replica_becomes_three_and_one_again",
-    ),
-    one_change(
-        "reports-outlive-the-replica",
-        "B46: what was reported of a replica that is gone is forgotten",
+        "a-broker-gets-all-moves-at-once",
+        "B48: no broker has more moves at once than it may",
         never(),
-        f"{_MOVES}::test_reports_do_not_outlive_the_replica",
+        f"{_PLANNER}::TestPace::test_no_broker_has_more_than_it_may",
+    ),
+    one_change(
+        "a-move-to-a-dead-broker-waits",
+        "B48: a move to a broker that is down goes to another one, or is cancelled",
+        removed(),
+        f"{_PLANNER}::TestRebalance::test_a_move_to_a_broker_that_died_goes_to_another_or_is_cancelled",
+    ),
+    one_change(
+        "the-cordoned-get-replicas",
+        "B49: placement passes over cordoned brokers",
+        dropped("broker.node_id not in cordoned"),
+        f"{_CORDON}::test_placement_passes_over_it",
+    ),
+    one_change(
+        "the-cordoned-get-what-is-assigned",
+        "B49: nobody assigns a cordoned broker a new replica",
+        never(),
+        f"{_CORDON}::test_nobody_assigns_it_a_replica_by_hand",
     ),
 )
