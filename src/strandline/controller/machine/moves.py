@@ -16,6 +16,7 @@ and what it was removing stays. A cancelled move leaves the original ones. Which
 from __future__ import annotations
 
 from strandline.controller.machine.partition_change import Assignment, assignment_of
+from strandline.controller.machine.placement import check_not_cordoned
 from strandline.controller.machine.state import MAX_PARTITIONS_PER_REQUEST, MachineState, Result
 from strandline.controller.metadata.features import LEVEL_OF_MOVES, METADATA_FEATURE
 from strandline.controller.metadata.image import TopicInfo
@@ -91,11 +92,13 @@ def _alter_one(state: MachineState, move: PartitionMove, *, keeps_factor: bool) 
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"The replication factor is changed from {factor} to {len(move.replicas)}.",
         )
+    adding = tuple(node for node in move.replicas if node not in original)
+    check_not_cordoned(state.image, [node for node in adding if node not in partition.adding_replicas])
     mark("reassignment-replaced" if partition.is_moving else "reassignment-begun")
     removing = tuple(node for node in original if node not in move.replicas)
     wanted = Assignment(
         replicas=(*move.replicas, *removing),
-        adding=tuple(node for node in move.replicas if node not in original),
+        adding=adding,
         removing=removing,
     )
     if wanted == assignment_of(partition):
