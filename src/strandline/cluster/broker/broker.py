@@ -36,6 +36,7 @@ from strandline.cluster.broker.handlers.offsets import OffsetsHandler
 from strandline.cluster.broker.handlers.produce import ProduceHandler
 from strandline.cluster.broker.handlers.producers import ProducersHandler
 from strandline.cluster.broker.handlers.quotas import QuotasHandler
+from strandline.cluster.broker.handlers.reassignments import ReassignmentsHandler
 from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, SaslHandshakeHandler
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
@@ -279,6 +280,7 @@ def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
         timeout_ms=parts.config.request_timeout_ms,
     )
     yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
+    yield ReassignmentsHandler(image=parts.image, authorizer=parts.authorizer, controller=parts.controller)
     yield FeaturesHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)
     yield WriteMarkersHandler(
