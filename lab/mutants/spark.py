@@ -1,4 +1,4 @@
-"""Mutants of the rules of Spark's source and sink (schedule 66)."""
+"""Mutants of the rules of Spark's source and sink (schedule 66, rule C24)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ _ATTEMPTS = "tests/spark/test_attempts.py"
 _PLANS = "tests/spark/test_stream_planning.py"
 
 TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "aborted-rows-are-read",
+        "C24: Spark's source reads committed transactions alone, unless kafka.isolation.level says otherwise",
+        value("given.dotted_settings"),
+        "tests/spark/test_read_committed.py::test_what_is_read_is_committed",
+        "tests/spark/test_read_committed.py::test_times_lead_to_committed_records_alone",
+    ),
     one_change(
         "emptied-range-leaves-the-plan",
         "schedule 66: a range whose records are gone stays a task of the batch, an empty one",

@@ -233,9 +233,13 @@ class MachineCluster:
         return self.run(isr.alter_partition(self.state, request)).outcomes[0]
 
     def set_config(
-        self, name: str, value: str | None, topic: str | None = "t", *, dry_run: bool = False
+        self, name: str, value: str | None, topic: str | int | None = "t", *, dry_run: bool = False
     ) -> api.ResourceOutcome:
-        kind, resource = CLUSTER_DEFAULT if topic is None else (ResourceType.TOPIC, topic)
+        """`topic`: None for all brokers, a number for one of them."""
+        if topic is None or isinstance(topic, int):
+            kind, resource = CLUSTER_DEFAULT if topic is None else (ResourceType.BROKER, str(topic))
+        else:
+            kind, resource = ResourceType.TOPIC, topic
         operation = api.ConfigOperation.DELETE if value is None else api.ConfigOperation.SET
         alteration = api.ResourceAlteration(kind, resource, (api.ConfigAlteration(name, operation, value),))
         request = api.AlterConfigsRequest((alteration,), dry_run=dry_run)

@@ -121,7 +121,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
             ledger that could be read as an input.
     """
     given = given_of(SinkOptions, options)
-    settings = given.client_settings
+    settings = given.dotted_settings
     if not ProducerConfig(settings).idempotent:
         raise ConfigError("kafka.acks", settings.get("acks", ""), "acks=all with idempotence: rows are written once")
     return SinkOptions(given.options, bootstrap=given.bootstrap, producer_settings={**BULK, **settings})

@@ -20,7 +20,12 @@ from strandline.controller.api import (
     TopicRef,
 )
 from strandline.controller.machine import adoption, tiering
-from strandline.controller.machine.placement import Placer, default_replication_factor, usable_brokers
+from strandline.controller.machine.placement import (
+    Placer,
+    check_not_cordoned,
+    default_replication_factor,
+    usable_brokers,
+)
 from strandline.controller.machine.state import (
     MAX_PARTITIONS_PER_REQUEST,
     MachineState,
@@ -272,6 +277,7 @@ def _check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor
         broken = f"a partition with {len(replicas)} replica(s), while other partitions have {factor}"
     if broken:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {broken}.")
+    check_not_cordoned(image, replicas)
 
 
 def new_partition(

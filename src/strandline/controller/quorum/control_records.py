@@ -55,6 +55,14 @@ def leader_change(change: LeaderChange, timestamp_ms: int) -> Record:
     return _record(ControlType.LEADER_CHANGE, value + _NO_TAGS, timestamp_ms)
 
 
+def read_leader(value: bytes) -> NodeId:
+    """The controller that a LeaderChangeMessage names. Raises ProtocolError: it is none."""
+    try:
+        return NodeId(_VERSION_AND_LEADER.unpack_from(value)[1])
+    except struct.error as error:
+        raise ProtocolError(f"a LeaderChangeMessage of {len(value)} bytes: {error}") from error
+
+
 def voters_records(said: VotersChange, timestamp_ms: int) -> list[Record]:
     """The records that say who votes from their offset on. From kraft.version 1 on the version stands before each set,
     so that a set can be read by itself."""
