@@ -177,8 +177,10 @@ class QuorumLog(QuorumView, Protocol):
     async def remove_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
         """Take a vote; who votes then, once that is committed. Raises KafkaError."""
 
-    async def add_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
-        """Give a vote; who votes then, once that is committed. Raises KafkaError."""
+    async def add_voter(
+        self, node_id: NodeId, directory_id: UUID, endpoint: Endpoint | None = None, *, wait: bool = True
+    ) -> tuple[NodeId, ...]:
+        """Give a vote; who votes then, once that is committed, or (`wait`) at once. Raises KafkaError."""
 
     def resign(self) -> None:
         """Give up the leadership of the quorum."""

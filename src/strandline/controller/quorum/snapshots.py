@@ -21,9 +21,9 @@ from strandline.controller.quorum.control_records import (
     read_voters,
     snapshot_footer,
     snapshot_header,
-    voters_record,
+    voters_records,
 )
-from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
+from strandline.controller.raft.messages import OffsetAndEpoch, VotersChange
 from strandline.log.batch import Record, build_batch, check_content, decode_records, iter_batches
 from strandline.log.disk import Disk, File
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
@@ -42,7 +42,7 @@ class Snapshot(NamedTuple):
     """Content of a snapshot."""
 
     records: list[bytes]
-    voters: tuple[ReplicaKey, ...] | None
+    voters: VotersChange | None
     """Voters at its end; None where the log had not said so by then."""
 
 
@@ -114,7 +114,7 @@ class SnapshotStore:
         records: Sequence[bytes],
         *,
         timestamp_ms: int,
-        voters: tuple[ReplicaKey, ...] | None = None,
+        voters: VotersChange | None = None,
         check: Callable[[Snapshot], None] = _nothing_more,
     ) -> int:
         """Make a new snapshot durable; returns its size in bytes.
@@ -242,13 +242,14 @@ class SnapshotStore:
 
 
 def encode_snapshot(
-    records: Sequence[bytes], *, epoch: int, timestamp_ms: int, voters: tuple[ReplicaKey, ...] | None = None
+    records: Sequence[bytes], *, epoch: int, timestamp_ms: int, voters: VotersChange | None = None
 ) -> bytes:
     """The bytes of a snapshot file. `timestamp_ms` is wall-clock time; 0 stands for the last contained record's."""
     build = partial(build_batch, leader_epoch=epoch)
     head = [snapshot_header(timestamp_ms, timestamp_ms)]
-    if voters is not None:  # rule A11/snapshot-forgets-the-voters
-        head.append(voters_record(voters, timestamp_ms))
+    said = [] if voters is None else voters_records(voters, timestamp_ms)
+    if said:  # rule A11/snapshot-forgets-the-voters
+        head += said
     out = build(head, base_offset=0, control=True)
     offset = len(head)
     run: list[Record] = []
@@ -274,7 +275,7 @@ def _load(disk: Disk, path: str) -> Snapshot:
     finally:
         file.close()
     values: list[bytes] = []
-    voters: tuple[ReplicaKey, ...] | None = None
+    voters: VotersChange | None = None
     controls: list[ControlType | None] = []
     position = 0
     try:
