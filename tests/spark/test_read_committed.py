@@ -22,7 +22,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from strandline.proto.system import SystemClock
 from strandline.spark.options import parse_options
 from strandline.spark.source import BatchReader
-from strandline.spark.stream_source import StreamReader
 from tests.spark.test_stream_reader import SCHEMA, reader, values
 
 TIMES = SystemClock().wall_ms() + 600_000
