@@ -93,6 +93,12 @@ MARKS: dict[str, str] = {
     "alter-partition-stale": "an ISR change based on an older partition epoch was refused",
     "alter-partition-ineligible": "an ISR change with a fenced or stopping broker, or one registered anew, was refused",
     "alter-partition-newer": "an ISR change that knows more than this controller was refused: the controller is stale",
+    "reassignment-begun": "a partition was to move to other brokers",
+    "reassignment-replaced": "a partition that was moving was to move to other brokers than before",
+    "reassignment-cancelled": "the move of a partition to other brokers was cancelled",
+    "reassignment-over": "a partition had moved: all replicas that it was to have were in sync",
+    "reassignment-over-under-another-leader": "a partition had moved, and the leader gave way to one of its target",
+    "reassignment-keeps-the-isr": "a move was not cancelled, as what it added were the last replicas in sync",
     # replicas
     "isr-shrunk": "a leader saw its ISR shrink",
     "isr-expanded": "a leader saw its ISR grow",

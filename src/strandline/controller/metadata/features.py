@@ -84,6 +84,9 @@ FIRST_LEVEL = 1
 LEVEL_OF_FEATURES = 2
 """Of metadata.version: from here on the levels of other features stand in the metadata."""
 
+LEVEL_OF_MOVES = 3
+"""Of metadata.version: from here on partitions can be moved between brokers, and what an operator needs around it."""
+
 _NOT_BELOW = "there is no level below"
 
 FEATURES: Mapping[str, Feature] = {
@@ -101,6 +104,13 @@ FEATURES: Mapping[str, Feature] = {
                     True,
                     "safe while each other feature is at the level that it has without a record; else unsafe: it falls "
                     "back to that",
+                ),
+                Level(
+                    LEVEL_OF_MOVES,
+                    "0.1.0",
+                    "moves of partitions between brokers (KIP-455)",
+                    True,
+                    "safe while no partition moves: builds before would not know that it does",
                 ),
             ),
         ),

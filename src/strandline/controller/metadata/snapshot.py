@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.features import OWN_LEVELS, Supported
+from strandline.controller.metadata.features import OWN_LEVELS, Supported, is_level
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.levels import level_of
+from strandline.controller.metadata.records import MetadataRecord, PartitionRecord
 from strandline.controller.metadata.table import TABLE
 from strandline.proto.errors import FatalError
 
@@ -44,3 +45,13 @@ def load_image(
     if delta.empty:
         raise FatalError("A metadata snapshot holds no metadata.version record: it is damaged.")
     return delta.image(end_offset - 1, epoch, 0)
+
+
+def what_needs_more_than(level: int, image: MetadataImage) -> str:
+    """What stands in the metadata that this metadata.version has no record of, but for the levels themselves; or ""."""
+    for record in image_records(image):
+        if not is_level(record) and level_of(record) > level:
+            if isinstance(record, PartitionRecord):
+                return f"partition {record.partition} of topic {image.topic_by_id[record.topic_id].name!r} is moving"
+            return str(record)
+    return ""

@@ -45,6 +45,14 @@ def leader_change(change: LeaderChange, timestamp_ms: int) -> Record:
     return _record(ControlType.LEADER_CHANGE, value + _NO_TAGS, timestamp_ms)
 
 
+def read_leader(value: bytes) -> NodeId:
+    """The controller that a LeaderChangeMessage names. Raises ProtocolError: it is none."""
+    try:
+        return NodeId(_VERSION_AND_LEADER.unpack_from(value)[1])
+    except struct.error as error:
+        raise ProtocolError(f"a LeaderChangeMessage of {len(value)} bytes: {error}") from error
+
+
 def voters_record(voters: tuple[ReplicaKey, ...], timestamp_ms: int) -> Record:
     """The record that says who votes from its offset on."""
     _check_count(voters)
