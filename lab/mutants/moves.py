@@ -68,4 +68,10 @@ TABLE: tuple[Mutant, ...] = (
         never(),
         f"{_CORDON}::test_nobody_assigns_it_a_replica_by_hand",
     ),
+    one_change(
+        "the-cordoned-get-what-moves",
+        "B49: no move adds a replica on a cordoned broker",
+        removed(),
+        f"{_CORDON}::test_nothing_moves_to_it",
+    ),
 )

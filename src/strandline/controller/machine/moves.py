@@ -16,6 +16,7 @@ and what it was removing stays. A cancelled move leaves the original ones. Which
 from __future__ import annotations
 
 from strandline.controller.machine.partition_change import Assignment, assignment_of
+from strandline.controller.machine.placement import check_not_cordoned
 from strandline.controller.machine.state import MAX_PARTITIONS_PER_REQUEST, MachineState, Result
 from strandline.controller.metadata.features import LEVEL_OF_MOVES, METADATA_FEATURE
 from strandline.controller.metadata.image import TopicInfo
@@ -85,6 +86,8 @@ def _alter_one(state: MachineState, move: PartitionMove, *, keeps_factor: bool) 
         mark("reassignment-cancelled")
         return _change(state, topic, partition, Assignment(original), "its move was cancelled")
     _check_target(state, move.replicas)
+    # rule B49/the-cordoned-get-what-moves
+    check_not_cordoned(state.image, [node for node in move.replicas if node not in partition.replicas])
     factor = len(partition.target_replicas)
     if keeps_factor and len(move.replicas) != factor:  # rule B40/factor-changes-although-forbidden
         raise KafkaError(
