@@ -5,6 +5,7 @@ from __future__ import annotations
 from lab.mutants.mutant import Mutant, always, condition, never, one_change, part, removed
 
 _TIMES = "tests/cluster/broker/test_request_times.py"
+_LOGGERS = "tests/cluster/broker/test_broker_loggers.py"
 _WAITS = "tests/cluster/node/test_slow_requests.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -49,5 +50,35 @@ TABLE: tuple[Mutant, ...] = (
         "A40: a slow write names the replica that it waited for",
         removed(),
         f"{_WAITS}::test_158_the_replica_that_was_last_is_named",
+    ),
+    one_change(
+        "anybody-sets-levels",
+        "A41: levels of loggers are set by who may alter the configs of the cluster",
+        removed(),
+        f"{_LOGGERS}::test_who_may_not_alter_configs_sets_no_level",
+    ),
+    one_change(
+        "rehearsed-levels-count",
+        "A41: a dry run sets no level",
+        always(),
+        f"{_LOGGERS}::test_a_level_reaches_what_is_below_and_goes_again",
+    ),
+    one_change(
+        "loggers-are-made-up",
+        "A41: a logger that nobody has is refused",
+        never(),
+        f"{_LOGGERS}::test_what_is_no_level_is_refused_with_all_that_stands_beside_it",
+    ),
+    one_change(
+        "a-deleted-level-forgets-the-start",
+        "A41: a level that is deleted is that of the start",
+        never(),
+        f"{_LOGGERS}::test_a_deleted_level_is_that_of_the_start",
+    ),
+    one_change(
+        "levels-are-only-told",
+        "A41: a line goes by its logger's level of now",
+        part("number >= self.threshold", "number >= 20"),
+        "tests/cluster/node/test_log_levels.py::test_a_logger_goes_by_the_level_of_now",
     ),
 )

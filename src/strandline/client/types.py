@@ -209,7 +209,8 @@ class ConfigEntry:
 
 
 class ConfigResource(NamedTuple):
-    """What a setting belongs to: `kind` is "topic", "broker" or "group"; a broker's empty name means every broker."""
+    """What a setting belongs to: `kind` is "topic", "broker", "broker-logger" (the loggers of a broker, and their
+    levels) or "group"; a broker's empty name means every broker."""
 
     kind: str
     name: str

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from strandline.controller import api
-from strandline.controller.machine import brokers, elections, topics
+from strandline.controller.machine import brokers, configs, elections, topics
 from strandline.controller.metadata.features import LEVEL_OF_MOVES
+from strandline.controller.metadata.image import ResourceType
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE
@@ -127,6 +128,22 @@ def test_a_move_is_cancelled(cluster: Any) -> None:
 def test_what_cannot_be_a_target(cluster: Any, replicas: list[int]) -> None:
     """Rule B40: empty, a broker twice, none that is registered."""
     assert refused(cluster, replicas)[0] is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_a_cordoned_broker_is_no_new_target(cluster: Any) -> None:
+    """Rule B49: what it has, and what is on its way to it, stays."""
+    cluster.create("u", [[1, 2, 3]])
+    move(cluster, [1, 2, 4])
+    change = api.ConfigAlteration("cordoned.log.dirs", api.ConfigOperation.SET, "*")
+    for node in "14":
+        resource = api.ResourceAlteration(ResourceType.BROKER, node, (change,))
+        done = configs.incremental_alter_configs(cluster.state, api.AlterConfigsRequest((resource,)))
+        assert cluster.run(done).resources[0].error is ErrorCode.NONE
+    code, words = refused(cluster, [1, 2, 4], "u")
+    assert code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert "strandline broker uncordon 4" in words
+    move(cluster, [4, 1])
+    move(cluster, [1, 5, 2], "u")
 
 
 def test_partitions_that_there_are_not(cluster: Any) -> None:
