@@ -45,7 +45,7 @@ ROWS_SHOWN = 40
 ASSUMED_RATE = 50_000_000
 """Bytes a second of a broker by which the time is estimated where no throttle says how many."""
 
-INTERVAL_S = 0.5
+INTERVAL_S = 0.2
 """Seconds between two looks at the cluster."""
 
 SETTLED_MS = 3_000
@@ -258,7 +258,7 @@ def show_plan(ask: Ask, plan: Plan) -> None:
     verb = "would move" if ask.dry_run else "to move"
     echo(
         f"{plural(len(rows), 'partition')} {verb}, {shown_bytes(plan.bytes)} copied between brokers: about "
-        f"{shown_seconds(plan.estimate_s(rate))} at {shown_bytes(rate)} a second and broker ({by})"
+        f"{shown_seconds(plan.estimate_s(rate))} at {rate / 1e6:,.1f} MB a second and broker ({by})"
     )
 
 
@@ -272,7 +272,7 @@ def _show_left(left: Sequence[Left]) -> None:
 def shown_seconds(seconds: float) -> str:
     """``40 s``, ``12 min``, ``3.5 h``."""
     if seconds < 90:
-        return f"{seconds:,.0f} s"
+        return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
 
 

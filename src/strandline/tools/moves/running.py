@@ -122,6 +122,7 @@ class Running:
         now_ms = self._clock.monotonic_ms()
         down = {node for node in self._targets() if not _alive(cluster, node)}
         self._down_since_ms = {node: self._down_since_ms.get(node, now_ms) for node in down}
+        # schedule 149/a-move-to-a-dead-broker-goes-on
         dead = {node for node, since_ms in self._down_since_ms.items() if now_ms - since_ms >= DEAD_MS}
         for moves, cancels in ((self._waiting, False), (self._under_way, True)):
             for tp, move in list(moves.items()):

@@ -75,13 +75,13 @@ def clear(admin: Admin, cluster: Cluster) -> list[str]:
     """Take the throttles of moves that are over away, where nothing moves any more. What was taken, in words."""
     changes = _left_over(admin, cluster)
     if changes:
-        admin.alter_configs(changes)  # rule B48/the-throttle-is-forgotten
+        admin.alter_configs(changes)  # schedule 150/the-throttle-is-forgotten
     return _in_words(changes)
 
 
 def left_over(admin: Admin, cluster: Cluster) -> list[str]:
     """What `clear` would take away."""
-    return _in_words(_left_over(admin, cluster))
+    return _in_words(_left_over(admin, cluster))  # schedule 151/a-look-takes-the-throttle
 
 
 def _in_words(changes: Mapping[ConfigResource, list[ConfigChange]]) -> list[str]:
