@@ -46,7 +46,10 @@ ASSUMED_RATE = 50_000_000
 """Bytes a second of a broker by which the time is estimated where no throttle says how many."""
 
 INTERVAL_S = 0.2
-"""Seconds between two looks at the cluster."""
+"""Seconds between two looks at the cluster, at least."""
+
+LOOK_SHARE = 4
+"""A look is followed by a rest of so many times its length: it costs brokers and this program much of many partitions."""
 
 SETTLED_MS = 3_000
 """Moves are over when none has been under way for so long."""
@@ -317,6 +320,7 @@ def _until_over(running: Running, interrupted: Event, report: Callable[[int, int
     clock = SystemClock()
     said_ms = clock.monotonic_ms()
     while True:
+        began_ms = clock.monotonic_ms()
         state = running.step()
         report(state.copied, max(state.bytes, 1))
         if state.is_over or interrupted.is_set():
@@ -328,7 +332,7 @@ def _until_over(running: Running, interrupted: Event, report: Callable[[int, int
                 echo(f"{wait.tp} waits: {'; '.join(wait.why)}", err=True)
             if state.waiting:
                 echo(f"{plural(state.waiting, 'move')} not begun yet", err=True)
-        interrupted.wait(INTERVAL_S)
+        interrupted.wait(max(INTERVAL_S, LOOK_SHARE * (now_ms - began_ms) / 1000))
 
 
 def _tell_interrupted(ask: Ask, state: Progress) -> None:
