@@ -1,4 +1,4 @@
-"""Moves of replicas as an operator types them, against four real nodes that are written to (rows S88, S89)."""
+"""Moves of replicas as an operator types them, against four real nodes that are written to (row S88)."""
 
 from __future__ import annotations
 

@@ -86,8 +86,6 @@ def _alter_one(state: MachineState, move: PartitionMove, *, keeps_factor: bool) 
         mark("reassignment-cancelled")
         return _change(state, topic, partition, Assignment(original), "its move was cancelled")
     _check_target(state, move.replicas)
-    # rule B49/the-cordoned-get-what-moves
-    check_not_cordoned(state.image, [node for node in move.replicas if node not in partition.replicas])
     factor = len(partition.target_replicas)
     if keeps_factor and len(move.replicas) != factor:  # rule B40/factor-changes-although-forbidden
         raise KafkaError(
@@ -95,6 +93,7 @@ def _alter_one(state: MachineState, move: PartitionMove, *, keeps_factor: bool) 
             f"The replication factor is changed from {factor} to {len(move.replicas)}.",
         )
     adding = tuple(node for node in move.replicas if node not in original)
+    # rule B49/the-cordoned-get-what-moves
     check_not_cordoned(state.image, [node for node in adding if node not in partition.adding_replicas])
     mark("reassignment-replaced" if partition.is_moving else "reassignment-begun")
     removing = tuple(node for node in original if node not in move.replicas)
