@@ -11,6 +11,7 @@ import pytest
 from strandline.controller import api
 from strandline.controller.machine import topics
 from strandline.controller.machine.placement import Placer, UsableBroker
+from strandline.controller.metadata.features import LEVEL_OF_MOVES
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -122,6 +123,18 @@ class TestCordon:
         assert outcome.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert "it is cordoned" in outcome.message
         assert "`strandline broker uncordon 2`" in outcome.message
+
+    def test_nothing_moves_to_it(self, machine_cluster: Any) -> None:
+        """What it has may be put in another order; another replica is refused."""
+        cluster = machine_cluster(3, level=LEVEL_OF_MOVES)
+        cluster.create("t", [[1, 2]])
+        cluster.set_config("cordoned.log.dirs", "*", topic=2)
+        cluster.set_config("cordoned.log.dirs", "*", topic=3)
+        outcome = cluster.move([1, 3])
+        assert outcome.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert "gives broker 3 a new replica, and it is cordoned" in outcome.message
+        assert cluster.move([2, 1]).error is ErrorCode.NONE
+        assert cluster.partition().replicas == (2, 1)
 
     def test_it_stays_cordoned_while_it_is_down_and_anew(self, machine_cluster: Any) -> None:
         """The metadata have it, and no process: neither a death nor a new registration takes it away."""
