@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
 from strandline.controller.machine.partition_change import Assignment, Election, LogPosition, PartitionChange
+from strandline.controller.machine.placement import ReplicaCounts
 from strandline.controller.machine.replica_reports import OffsetTracker, ReportedReplicas
 from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
 from strandline.controller.machine.unproven import UnprovenEnds
@@ -154,6 +155,8 @@ class MachineState:
         """Replicas with batches that are not what was written, on a disk that is well otherwise."""
         self.without_room = ReportedReplicas()
         """Replicas in a full directory of a broker that has room in another."""
+        self.counts = ReplicaCounts()
+        """Of replicas on each broker, for those that are placed next."""
         self.leaving: dict[NodeId, None] = {}
         """Brokers that are being taken out of the ISRs, step by step: they lead nothing new, and join none."""
         self.progress = Progress()
