@@ -24,6 +24,7 @@ from strandline.controller.metadata.records import (
     PartitionRecord,
     RegisterBrokerRecord,
 )
+from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
@@ -93,10 +94,11 @@ class Progress:
         self.finished = True
         self._left: float = math.inf
         self._kept: dict[str, Any] = {}
+        self._named: set[str] = set()
 
     def begin_step(self, judged_max: int) -> None:
         """Begin a run of the command."""
-        self.finished, self._left = True, judged_max
+        self.finished, self._left, self._named = True, judged_max, set()
 
     def end_step(self) -> None:
         """End the run; the next one goes on where it stopped."""
@@ -113,6 +115,9 @@ class Progress:
 
     def take(self, name: str, find: Iterable[T]) -> Iterator[T]:
         """What is left of the work that the first step found, as far as this one has room."""
+        ensure(name not in self._named, "OneWorkAName", name=name)
+        if self._left != math.inf:
+            self._named.add(name)
         queue: deque[T] = self.once(name, lambda: deque(find))
         while queue:
             if self._left <= 0:  # rule A39/a-broker-leaves-in-one-step
