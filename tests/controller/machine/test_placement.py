@@ -150,3 +150,33 @@ class TestCordon:
         outcome = machine_cluster(1).set_config("cordoned.log.dirs", "/disk1", topic=1)
         assert outcome.error is ErrorCode.INVALID_CONFIG
         assert "strandline log move" in outcome.message
+
+
+def test_replicas_are_counted_again_for_changed_topics_alone(machine_cluster: Any) -> None:
+    """Rule A24: one more topic costs what it has, and not what the cluster has; and the counts stay those of the image,
+    whatever is created, extended, changed and deleted."""
+    cluster = machine_cluster(4)
+    counts = cluster.state.counts
+    rng = random.Random(3)
+
+    def check() -> None:
+        replicas, leaders = counts.of(cluster.image)
+        parts = [part for _, part in cluster.image.partitions()]
+        assert +replicas == Counter(node for part in parts for node in part.replicas)
+        assert +leaders == Counter(part.preferred_leader for part in parts)
+
+    for number in range(12):
+        cluster.create_topic(api.CreatableTopic(f"t{number}", num_partitions=rng.randint(1, 5), replication_factor=2))
+        check()
+        if number % 3 == 2:
+            ref = api.TopicRef(name=f"t{number - 1}")
+            cluster.run(topics.delete_topics(cluster.state, api.DeleteTopicsRequest((ref,))))
+            check()
+        if number % 4 == 3:
+            cluster.fence(number % 3 + 2)
+            check()
+            cluster.start(number % 3 + 2)
+    kept = counts._topics[cluster.image.topics["t0"].topic_id]
+    cluster.create_topic(api.CreatableTopic("last", num_partitions=1, replication_factor=2))
+    check()
+    assert counts._topics[cluster.image.topics["t0"].topic_id] is kept
