@@ -32,6 +32,7 @@ from strandline.cluster.broker.handlers import (
     quotas,
     sasl,
     scram_credentials,
+    telemetry,
     topic_partitions,
     topics,
     transactions,
@@ -69,6 +70,7 @@ _FAMILIES = (
     log_dirs,
     quotas,
     scram_credentials,
+    telemetry,
 )
 
 _ROWS: tuple[ApiRow, ...] = tuple(row for family in _FAMILIES for row in family.ROWS)
