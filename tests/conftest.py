@@ -91,6 +91,7 @@ LONG = {
     "spark/test_standalone.py",
     "spark/test_streaming.py",
     "spark/test_tls.py",
+    "spark/test_transactions_killed.py",
     # `make lint` runs these.
     "test_citations.py",
     "test_docs.py",

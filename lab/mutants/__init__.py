@@ -36,6 +36,7 @@ from lab.mutants import (
     quorum_log,
     quorum_state,
     quotas,
+    reassignment,
     recovery,
     replication,
     replication_isr,
@@ -60,6 +61,7 @@ from lab.mutants import (
     transactions,
     unproven,
     users,
+    voters,
 )
 from lab.mutants.mutant import Mutant
 from lab.mutants.patching import applied
@@ -75,11 +77,11 @@ MUTANTS: dict[str, Mutant] = {
         quorum_log.TABLE,
         quorum_state.TABLE,
         quorum_guard.TABLE,
+        voters.TABLE,
         controller.TABLE,
         sessions.TABLE,
         elections.TABLE,
         features.TABLE,
-        moves.TABLE,
         replication.TABLE,
         replication_isr.TABLE,
         replication_reads.TABLE,
@@ -89,7 +91,9 @@ MUTANTS: dict[str, Mutant] = {
         log.TABLE,
         log_recovery.TABLE,
         log_transactions.TABLE,
+        moves.TABLE,
         belief.TABLE,
+        reassignment.TABLE,
         recovery.TABLE,
         unproven.TABLE,
         users.TABLE,

@@ -1,5 +1,6 @@
 """`strandline cluster` and `strandline quorum`: who is there, who leads, who lags; `unregister`, by which a broker that
-does not come back leaves; and `restore-vote`, by which a controller that lost its metadata log gets its vote back.
+does not come back leaves; `bundle`, for a report; and `restore-vote`, by which a controller that lost its metadata log
+gets its vote back.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import click
 
+from strandline.cli.bundle import bundle
 from strandline.cli.common import (
     CommandWrong,
     Target,
@@ -224,6 +226,9 @@ def _greatest(metrics: dict[str, float], ending: str) -> str:
     """The greatest of the metrics whose names end so; clients of every kind have the last words alike."""
     values = [value for name, value in metrics.items() if name.endswith(ending)]
     return f"{max(values):.0f}" if values else "-"
+
+
+cluster.add_command(bundle)
 
 
 @cluster.command("unregister")

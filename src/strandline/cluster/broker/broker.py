@@ -37,6 +37,7 @@ from strandline.cluster.broker.handlers.offsets import OffsetsHandler
 from strandline.cluster.broker.handlers.produce import ProduceHandler
 from strandline.cluster.broker.handlers.producers import ProducersHandler
 from strandline.cluster.broker.handlers.quotas import QuotasHandler
+from strandline.cluster.broker.handlers.reassignments import ReassignmentsHandler
 from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, SaslHandshakeHandler
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.telemetry import TelemetryHandler
@@ -115,6 +116,7 @@ class Broker:
         kept: what it remembers for them between their requests, beside that budget.
         loop_time: what clients take of this node's loop.
         connection_limits: how many connections they may have.
+        connection_numbers: in the order in which they were accepted.
         handlers: one of each class.
         apis: by API key, bound to the handlers.
         telemetry: what clients tell of themselves.
@@ -132,6 +134,7 @@ class Broker:
         self.telemetry = ClientTelemetry(
             node_id=parts.node_id, broker_epoch=parts.broker_epoch, image=image, clock=clock
         )
+        self.connection_numbers = parts.transactions.connection_numbers
         self.quotas: ClientQuotas | None = None
         self._window_shape = WindowShape(config.quota_windows, config.quota_window_s * 1000)
         self._groups = parts.groups
@@ -286,6 +289,7 @@ def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
         timeout_ms=parts.config.request_timeout_ms,
     )
     yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
+    yield ReassignmentsHandler(image=parts.image, authorizer=parts.authorizer, controller=parts.controller)
     yield FeaturesHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)
     yield WriteMarkersHandler(

@@ -372,6 +372,12 @@ def _add_partitions(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {topic.name} currently has {have} partition(s); {addition.count} would not be an increase.",
         )
+    moving = [number for number, info in topic.partitions.items() if info.is_moving]
+    if moving:  # rule B40/partitions-are-added-during-a-move
+        raise KafkaError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"Partition {moving[0]} of topic {topic.name} is moving. Add partitions once it is over, or cancelled.",
+        )
     more = addition.count - have
     placement.charge(more)
     factor = len(topic.partitions[0].replicas)
