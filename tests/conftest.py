@@ -57,6 +57,7 @@ LONG = {
     "acceptance/test_quotas_by_kafkas_tools.py",
     "acceptance/test_topics_with_a_codec.py",
     "acceptance/test_log_directories_in_kafkas_tools.py",
+    "acceptance/test_client_telemetry.py",
     "acceptance/test_patterns.py",
     "acceptance/test_moves_between_brokers.py",
     "acceptance/test_restore_while_a_leader_dies.py",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.cluster.broker.memory import Account
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.node.broker_role import BrokerRole
+from strandline.cluster.node.metrics_clients import of_clients
 from strandline.cluster.node.metrics_groups import of_groups
 from strandline.cluster.node.metrics_quotas import of_quotas, of_replication_quotas
 from strandline.cluster.node.metrics_requests import of_requests
@@ -76,6 +77,7 @@ class Metrics:
                     yield from of_quotas(node.broker)
                     yield from of_replication_quotas(node.broker)
                     yield from of_tier(node.broker)
+                    yield from of_clients(node.broker)
 
         registry = CollectorRegistry()
         registry.register(OfNode())

@@ -92,7 +92,7 @@ class ReplicaFeed:
             if resource_type is ResourceType.TOPIC:
                 if name in image.topics:
                     topics[name] = image.topics[name]
-            else:
+            elif resource_type is ResourceType.BROKER:
                 return list(image.topics.values())
         return list(topics.values())
 
