@@ -49,6 +49,13 @@ TABLE: tuple[Mutant, ...] = (
         f"{_MACHINE}::test_a_level_of_which_something_is_written_is_not_left[SAFE_DOWNGRADE]",
     ),
     one_change(
+        "a-level-that-is-needed-is-left",
+        "A33: a level that the metadata need is not left",
+        never(),
+        f"{_MACHINE}::test_a_level_that_the_metadata_need_is_not_left[SAFE_DOWNGRADE]",
+        f"{_MACHINE}::test_a_level_that_the_metadata_need_is_not_left[UNSAFE_DOWNGRADE]",
+    ),
+    one_change(
         "an-unsafe-downgrade-leaves-any-level",
         "A33: an unsafe downgrade of metadata.version leaves no level that cannot be left",
         value("()"),

@@ -214,6 +214,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_WIRE}::test_txn_offset_commit[5]",
     ),
     one_change(
+        "the-next-transaction-asks-anew-after-a-marker",
+        "C17: a marker ends no transaction after its own (schedule 159)",
+        part("own_epoch", "False"),
+        f"{_MARKERS}::test_159_the_next_transactions_offset_does_not_wait_for_the_marker[holds]",
+    ),
+    one_change(
         "offsets-without-the-coordinators-word",
         "C17: a group takes offsets of a transaction that the producer's coordinator knows of (KAFKA-15449)",
         never(),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -73,6 +74,25 @@ def test_auto_create_as_kafkas_tools_see_it(tools: KafkaTools) -> None:
         )
     finally:
         tools.run("kafka-configs", "--alter", *brokers, "--delete-config", "auto.create.topics.enable")
+
+
+def test_levels_of_loggers_by_kafka_configs(cluster: DevCluster, tools: KafkaTools) -> None:
+    """`--entity-type broker-loggers`: shown, set, deleted; the broker's log has more meanwhile, and no other's."""
+    mine = ("--entity-type", "broker-loggers", "--entity-name", "2")
+    assert re.search(r"strandline\.replica=INFO", tools.run("kafka-configs", "--describe", *mine))
+    tools.run("kafka-configs", "--alter", *mine, "--add-config", "strandline.replica=DEBUG")
+    try:
+        assert re.search(r"strandline\.replica=DEBUG", tools.run("kafka-configs", "--describe", *mine))
+        make_topic(cluster, "tool-loggers", 3)
+        eventually(lambda: "event='following'" in Path(cluster.log_path(2)).read_text())
+        assert "event='following'" not in Path(cluster.log_path(1)).read_text()
+        said = tools.both("kafka-configs", "--alter", *mine, "--add-config", "strandline.replica=LOUD")
+        assert "no level 'LOUD'" in said
+        said = tools.both("kafka-configs", "--alter", *mine, "--add-config", "strandline.replicas=DEBUG")
+        assert "Invalid broker logger" in said
+    finally:
+        tools.run("kafka-configs", "--alter", *mine, "--delete-config", "strandline.replica")
+    assert re.search(r"strandline\.replica=INFO", tools.run("kafka-configs", "--describe", *mine))
 
 
 def test_lag_state_and_resets_by_kafka_consumer_groups(cluster: DevCluster, tools: KafkaTools) -> None:

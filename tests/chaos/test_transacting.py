@@ -125,3 +125,14 @@ def test_a_stable_offset_that_is_elsewhere_or_goes_back_is_seen() -> None:
     checks.check(1, ("t", 0), disk, "/data/t-0", high_watermark=4, stable=4, leader_epoch=3)
     with pytest.raises(InvariantViolated, match="it went back under one leader"):
         checks.check(1, ("t", 0), disk, "/data/t-0", high_watermark=5, stable=2, leader_epoch=3)
+
+
+def test_a_replica_that_starts_need_not_count_committed_markers_as_undecided_again() -> None:
+    """Its high watermark is older than that of its last life (seeds 35000005, 35000009, 35000085)."""
+    checks, disk = TransactionChecks(frozenset({"t"})), SimDisk.__new__(SimDisk)
+    log = checks.log("t-0")
+    log.next_offset, log.stable = 9, {0: 0, 4: 2, 6: 2, 9: 5}
+    checks.check(1, ("t", 0), disk, "/data/t-0", high_watermark=4, stable=4, leader_epoch=None)
+    checks.check(1, ("t", 0), disk, "/data/t-0", high_watermark=6, stable=5, leader_epoch=None)
+    with pytest.raises(InvariantViolated, match="LastStableOffset: it is not where it should be"):
+        checks.check(1, ("t", 0), disk, "/data/t-0", high_watermark=6, stable=6, leader_epoch=None)

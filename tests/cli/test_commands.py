@@ -403,3 +403,22 @@ def test_what_a_member_reads_and_does_not_print_is_committed(run: Run, cluster: 
     assert run(*group, "-e").stdout == "5\n7\n9\n"
     with Admin(cluster.bootstrap) as admin:
         assert admin.list_group_offsets(f"{topic}-filter")[TopicPartition(topic, 0)].offset == 10
+
+
+def test_metadata_of_a_running_cluster_and_of_its_nodes_directories(run: Run, cluster: Any, topic: str) -> None:
+    """Row S83: brokers tell the present, the directory of a running node the past; and the two agree."""
+    run("topic", "create", topic, "-p", "2", "-c", "retention.ms=86400000")
+    told = json.loads(run("metadata", "dump", "--output", "json").stdout)
+    [mine] = [one for one in told["topics"] if one["name"] == topic]
+    assert mine["configs"] == {"retention.ms": "86400000"}
+    assert {one["node_id"] for one in told["voters"]} == set(cluster.broker_ids)
+    assert topic in run("metadata", "dump").stdout
+    for node in cluster.broker_ids:
+        directory = str(cluster.data_dir(node))
+        eventually(lambda where=directory: topic in run("metadata", "dump", where).stdout)
+        dumped = json.loads(run("metadata", "dump", directory, "--output", "json").stdout)
+        [same] = [one for one in dumped["topics"] if one["name"] == topic]
+        assert [one["replicas"] for one in same["partitions"]] == [one["replicas"] for one in mine["partitions"]]
+        history = json.loads(run("metadata", "history", directory, "--topic", topic, "--output", "json").stdout)
+        assert [one["kind"] for one in history["records"]][:2] == ["TopicRecord", "ConfigRecord"]
+        assert run("metadata", "check", directory).stdout == "Nothing found that is wrong.\n"

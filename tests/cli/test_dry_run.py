@@ -20,7 +20,8 @@ from strandline.cluster.node.dev import DevCluster
 LOOKING = {
     "acl explain", "acl list", "audit tail", "check", "cluster describe", "completion", "config client",
     "config describe", "consume", "dead-letters list", "doctor", "group describe", "group list", "lake files",
-    "lake status", "lake verify", "log dump", "log verify", "profile list", "profile show", "quorum describe",
+    "lake status", "lake verify", "log dump", "log verify", "metadata check", "metadata dump", "metadata history",
+    "profile list", "profile show", "quorum describe",
     "quota list", "tier list", "tier verify", "topic describe", "topic list", "topic producers", "topic size",
     "transaction describe", "transaction find-hanging", "transaction list",
     "trace", "upgrade check", "upgrade status", "user list", "why",

@@ -58,24 +58,25 @@ def test_down_and_up_again(run: Run, level: Callable[[], int]) -> None:
     assert level() == NEWEST_LEVEL
     assert "nothing to finalize" in run("check").stdout
     dry = run("downgrade", *FIRST, "--dry-run").stdout
-    assert f"{METADATA} would go from 2 to 1." in dry
+    assert f"{METADATA} would go from {NEWEST_LEVEL} to 1." in dry
     assert "It can be left again: safe while" in dry
     assert level() == NEWEST_LEVEL
-    assert f"{METADATA} went from 2 to 1." in run("downgrade", *FIRST).stdout
+    assert f"{METADATA} went from {NEWEST_LEVEL} to 1." in run("downgrade", *FIRST).stdout
     assert level() == 1
+    newest = str(NEWEST_LEVEL)
     [row] = [line for line in run("status").stdout.splitlines() if METADATA in line]
-    assert row.split() == [METADATA, "1", "1", "to", "2", "1", "to", "2", "1", "to", "2", "2"]
+    assert row.split() == [METADATA, "1", *("1", "to", newest) * 3, newest]
     told = run("check").stdout
     assert "levels of the other features, as records of the metadata log" in told
     assert "Every node is ready" in told
-    assert "would go from 1 to 2" in run("finalize", "--dry-run").stdout
+    assert f"would go from 1 to {newest}" in run("finalize", "--dry-run").stdout
     assert level() == 1
     done = json.loads(run("finalize", "--output", "json").stdout)
     assert done == {
-        "dry_run": False, "levels": {METADATA: {"was": 1, "is": 2}, TRANSACTIONS: {"was": 0, "is": 2}}
+        "dry_run": False, "levels": {METADATA: {"was": 1, "is": NEWEST_LEVEL}, TRANSACTIONS: {"was": 0, "is": 2}}
     }  # fmt: skip
-    assert level() == 2
-    assert "is at 2 already" in run("finalize", f"{METADATA}=2").stdout
+    assert level() == NEWEST_LEVEL
+    assert f"is at {newest} already" in run("finalize", f"{METADATA}={newest}").stdout
     assert "nothing to finalize" in run("finalize").stdout
 
 
@@ -94,7 +95,7 @@ def test_status_as_json(run: Run, level: Callable[[], int]) -> None:
 
 def test_refused(run: Run) -> None:
     """The sentence of the controller, or of the command."""
-    assert "build knows 1 to 2" in run("finalize", f"{METADATA}=25", expect=1).stderr
+    assert "build knows 1 to 3" in run("finalize", f"{METADATA}=25", expect=1).stderr
     assert "ask for a downgrade" in run("finalize", f"{METADATA}=1", expect=1).stderr
     assert "there is no such feature" in run("downgrade", "share.version=0", expect=1).stderr
     assert "is no FEATURE=LEVEL" in run("downgrade", METADATA, expect=2).stderr
@@ -107,7 +108,7 @@ def test_the_client_tells_and_changes_levels(cluster: Any) -> None:
         assert told.supported == {name: tuple(levels) for name, levels in OWN_LEVELS.items()}
         assert told.epoch is not None
         with pytest.raises(KafkaError) as caught:
-            admin.update_features({"kraft.version": 1}, dry_run=True)
+            admin.update_features({"kraft.version": 2}, dry_run=True)
         assert caught.value.code is ErrorCode.INVALID_UPDATE_VERSION
         with pytest.raises(ConfigError, match="no, safe or unsafe"):
             admin.update_features({METADATA: 1}, downgrade="perhaps")  # type: ignore[arg-type]

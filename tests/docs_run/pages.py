@@ -32,6 +32,7 @@ PAGES = (
     "docs/uses/hub.md",
     "docs/uses/capture.md",
     "docs/uses/recipes.md",
+    "docs/uses/patterns.md",
     "docs/uses/pipelines.md",
     "docs/operations.md",
     "docs/upgrade.md",

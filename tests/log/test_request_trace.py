@@ -45,10 +45,10 @@ class Scene:
 def test_a_request_at_its_leader() -> None:
     """Each stage from the instants that bound it; a follower's acknowledgement counts when it covers the request."""
     scene = Scene()
-    scene.at(10).began()
+    scene.at(10).began(10)
     scene.at(11).appended(TP, 5)
     scene.at(13).sync_began([Log(TP, 0), Log(OTHER, 0)])
-    scene.at(14).began()
+    scene.at(14).began(14)
     scene.at(15).appended(TP, 9)
     scene.at(17).sync_ended([Log(TP, 5)])
     scene.at(18).acked(TP, TWO, 4)
@@ -112,7 +112,7 @@ def test_a_summary_says_what_the_slow_ones_waited_for() -> None:
     now_ms = 0
     for number in range(200):
         slow = 50 if number in (50, 150) else 0
-        scene.at(now_ms).began()
+        scene.at(now_ms).began(now_ms)
         scene.at(now_ms + 1).appended(TP, number + 1)
         scene.at(now_ms + 2 + slow).committed(TP, number + 1)
         scene.at(now_ms + 2 + slow).answered(TP)

@@ -87,7 +87,7 @@ def test_stream_and_sink_on_apache_kafka(kafka: str) -> None:
 
 
 def test_read_committed_ends_at_the_last_stable_offset(kafka: str) -> None:
-    """The real thing that Strandline serves not: an aborted transaction is left out, an open one is not waited for."""
+    """An aborted transaction is left out, an open one is not waited for."""
     from confluent_kafka import Producer as Transactional
 
     make(kafka, "committed")
@@ -107,7 +107,7 @@ def test_read_committed_ends_at_the_last_stable_offset(kafka: str) -> None:
     still_open = transaction("four", range(30, 40))
     with (
         closing_stream(source(kafka, "committed", **{"kafka.isolation.level": "read_committed"})) as reader,
-        closing_stream(source(kafka, "committed")) as all_of_it,
+        closing_stream(source(kafka, "committed", **{"kafka.isolation.level": "read_uncommitted"})) as all_of_it,
     ):
         start = reader.initialOffset()
         first = reader.latestOffset(start, ReadAllAvailable())

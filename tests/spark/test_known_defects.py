@@ -125,7 +125,7 @@ def test_the_plan_ends_at_the_high_watermark_where_committed_data_alone_are_read
     monkeypatch: pytest.MonkeyPatch, level: str, asked_so: bool
 ) -> None:
     """There the tasks waited for records of an open transaction. The plan asks as the tasks read; the real thing, with
-    a transaction that stays open, stands in test_apache_kafka: Strandline serves none."""
+    a transaction that stays open, stands in test_read_committed."""
     asked: list[bool] = []
 
     class Asked:

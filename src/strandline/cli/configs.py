@@ -32,7 +32,7 @@ _CLIENTS: dict[str, type[CommonConfig]] = {
     "admin": AdminConfig,
 }
 
-_KIND = click.argument("kind", type=click.Choice(["topic", "broker"]))
+_KIND = click.argument("kind", type=click.Choice(["topic", "broker", "broker-logger"]))
 
 
 @click.group()
@@ -49,9 +49,12 @@ def config() -> None:
 def describe(kind: str, name: str, everything: bool, output: str, **where: Any) -> None:
     """Show settings and where each value comes from; a broker without a number means the cluster-wide defaults.
 
+    The settings of a broker-logger are its broker's loggers, and their values the levels that they go by.
+
     \b
     strandline config describe topic orders
     strandline config describe broker 1 --all
+    strandline config describe broker-logger 1
     """
     resource = _resource(kind, name)
     with admin_for(Target(**where)) as admin:
@@ -79,9 +82,13 @@ def alter(
 ) -> None:
     """Change settings; they take effect at once and survive restarts. Others stay as they are.
 
+    Levels of loggers (TRACE, DEBUG, INFO, WARN, ERROR, FATAL) end with the broker's process: a restart begins with
+    logging.level. One that is deleted goes by the logger above it again.
+
     \b
     strandline config alter topic orders --set max.message.bytes=5000000
     strandline config alter topic orders --delete max.message.bytes --dry-run
+    strandline config alter broker-logger 1 --set strandline.kafka=DEBUG
     """
     changes = config_changes(parse_pairs(pairs, "--set"), deleted)
     if not changes:
@@ -134,6 +141,8 @@ def client(kind: str, pairs: tuple[str, ...], output: str) -> None:
 def _resource(kind: str, name: str) -> ConfigResource:
     if kind == "topic" and not name:
         raise click.UsageError("which topic? give its name: strandline config describe topic NAME")
+    if kind == "broker-logger" and not name:
+        raise click.UsageError("which broker's loggers? give its number: strandline config describe broker-logger 1")
     return ConfigResource(kind, name)
 
 

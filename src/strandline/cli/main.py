@@ -26,6 +26,7 @@ COMMANDS = {
     "group": f"{_HERE}.groups:group",
     "lake": f"{_HERE}.lake:lake",
     "log": f"{_HERE}.log:log",
+    "metadata": f"{_HERE}.metadata:metadata",
     "node": f"{_HERE}.node:node",
     "produce": f"{_HERE}.produce:produce",
     "profile": f"{_HERE}.profiles:profile",

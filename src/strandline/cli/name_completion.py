@@ -48,7 +48,7 @@ def transactional_ids(context: click.Context, parameter: click.Parameter, incomp
 
 def resource_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Resources that `strandline config ... KIND` may be about: topics, or the numbers of brokers."""
-    if context.params.get("kind") != "broker":
+    if context.params.get("kind") not in ("broker", "broker-logger"):
         return topic_names(context, parameter, incomplete)
 
     async def ask(admin: Admin) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Unpack
 
 from strandline.client.consumer import Consumer
 from strandline.client.errors import ClientTimeout, CommitFailed, OutcomeUnknown, TransactionAbortable, TransactionFatal
-from strandline.client.groups.session import Topics
+from strandline.client.groups.session import Listener, Topics
 from strandline.client.logs import log
 from strandline.client.producer import Producer
 from strandline.client.settings import CommonSettings
@@ -64,6 +64,7 @@ def process(
     *,
     group_id: str,
     transactional_id: str | None = None,
+    on_assigned: Listener | None = None,
     until: Callable[[], bool] = lambda: False,
     consumer: Mapping[str, Any] | None = None,
     producer: Mapping[str, Any] | None = None,
@@ -78,6 +79,8 @@ def process(
     Args:
         transform: gives what is to be sent, or nothing. What it raises ends this, with the transaction aborted.
         transactional_id: a name of this process alone; without one, a new one for each start.
+        on_assigned: told of partitions before any record of them is transformed: what `transform` remembers of
+            them is old by now.
         until: asked between polls; true: end.
         consumer, producer: settings of one of them. `isolation.level` is read_committed and `auto.offset.reset`
             earliest where they are not among them; `transaction.timeout.ms` is 10000.
@@ -100,7 +103,7 @@ def process(
     with Consumer(bootstrap, **{**settings, **reading}, group_id=group_id, enable_auto_commit=False) as reader:
         try:
             _until_answered(reader, sender.init_transactions)
-            reader.subscribe(topics)
+            reader.subscribe(topics, on_assigned=on_assigned)
             while not until():
                 batch = reader.poll(POLL_S)
                 if not batch:

@@ -209,7 +209,8 @@ class ConfigEntry:
 
 
 class ConfigResource(NamedTuple):
-    """What a setting belongs to: `kind` is "topic", "broker" or "group"; a broker's empty name means every broker."""
+    """What a setting belongs to: `kind` is "topic", "broker", "broker-logger" (the loggers of a broker, and their
+    levels) or "group"; a broker's empty name means every broker."""
 
     kind: str
     name: str
@@ -236,6 +237,35 @@ class Election(NamedTuple):
     def held(self) -> bool:
         """A leader was elected, or would be."""
         return self.error is ErrorCode.NONE
+
+
+class MoveOutcome(NamedTuple):
+    """What became of one partition in `Admin.alter_partition_reassignments`: `error` NONE: its move is under way, over
+    or cancelled."""
+
+    topic: str
+    partition: int
+    error: ErrorCode
+    message: str
+
+
+class PartitionMove(NamedTuple):
+    """A partition that is moving (KIP-455).
+
+    Attributes:
+        replicas: all that it has now, those of the target first.
+        adding: those of them that come.
+        removing: those that go once all others are in sync.
+    """
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas once the move is over."""
+        return tuple(node for node in self.replicas if node not in self.removing)
 
 
 class ListedOffset(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from strandline.controller.machine.state import MachineState, Result
+from strandline.controller.machine.state import MachineState, Progress, Result
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.records import MetadataRecord
 from strandline.controller.metadata.table import decode_records, encode_records
@@ -80,7 +80,8 @@ class CommandQueue:
     """Runs commands on the working image, appends their records, and answers once these are committed.
 
     Commands that arrive in one turn of the loop run in order of arrival in the next turn, and share one append. A
-    refusal, too, waits for what was appended before it: it may rest on records that are not committed yet.
+    refusal, too, waits for what was appended before it: it may rest on records that are not committed yet. A command
+    that changes very much runs in several turns, with others between them (rule A39); the reply of its last run counts.
 
     Invariants:
     - the working image is what replaying the log and the open batch gives; a record that the replay refuses is in
@@ -97,7 +98,8 @@ class CommandQueue:
         self._state: MachineState | None = None
         self._epoch = -1
         self._committed = -1
-        self._commands: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
+        self._commands: deque[tuple[Command[Any], asyncio.Future[Any], Progress]] = deque()
+        self._unfinished: list[tuple[Command[Any], asyncio.Future[Any], Progress]] = []
         self._deferred: deque[_Deferred[Any]] = deque()
         self._scheduled = False
         self._batch: list[bytes] = []
@@ -122,9 +124,9 @@ class CommandQueue:
         """It no longer is: drop the state, fail what is unanswered."""
         self._state = None  # rule A13/working-image-outlives-the-leadership
         self._epoch = -1
-        commands, self._commands = self._commands, deque()
+        commands, self._commands, self._unfinished = [*self._commands, *self._unfinished], deque(), []
         deferred, self._deferred = self._deferred, deque()
-        for _, future in commands:
+        for _, future, _ in commands:
             _fail(future)
         for answer in deferred:  # rule A13/deferred-answers-are-forgotten
             _fail(answer.future)
@@ -135,7 +137,7 @@ class CommandQueue:
         if self._state is None:
             future.set_exception(not_controller())
         else:
-            self._commands.append((command, future))
+            self._commands.append((command, future, Progress()))
             self.schedule()
         return future
 
@@ -151,17 +153,23 @@ class CommandQueue:
         while self._deferred and self._deferred[0].offset <= offset:
             self._deferred.popleft().resolve()
 
-    def run_now(self, command: Command[T]) -> T:
-        """Run a command of the controller's own inside a turn; no caller waits for its commit.
+    def run_now(self, command: Command[T], progress: Progress | None = None) -> T:
+        """Run a command of the controller's own inside a turn; no caller waits for its commit. Where its `progress` is
+        not finished then, another turn follows soon.
 
         Raises:
             KafkaError: its records cannot be replayed; nothing was changed.
         """
         state = self._active()
+        progress = Progress() if progress is None else progress
+        state.begin_step(progress)
         result = command(state, self._next_offset())
         replayed = self._replayed(state, result.records)
         self.decided(state, result.records)
         self._append(state, replayed)
+        progress.end_step()
+        if not progress.finished:
+            self.schedule()
         return result.reply
 
     # A turn
@@ -176,6 +184,10 @@ class CommandQueue:
             while self._commands:
                 self._run(*self._commands.popleft())
             self._flush()
+            if self._unfinished:
+                self._commands.extend(self._unfinished)
+                self._unfinished.clear()
+                self.schedule()
         except NotLeader:
             self._on_lost()
             return
@@ -187,14 +199,15 @@ class CommandQueue:
         self.committed(self._committed)
         self.after_turn()
 
-    def _run(self, command: Command[Any], future: asyncio.Future[Any]) -> None:
+    def _run(self, command: Command[Any], future: asyncio.Future[Any], progress: Progress) -> None:
         state = self._active()
-        if future.done():
+        if future.done() and progress.steps == 0:
             return
         # Known to `end` before anything can go wrong, so that no caller is left without an answer.
         answer: _Deferred[Any] = _Deferred(future)
         self._deferred.append(answer)
         replayed = _NOTHING
+        state.begin_step(progress)
         try:
             result = command(state, self._next_offset())
             replayed = self._replayed(state, result.records)
@@ -207,6 +220,11 @@ class CommandQueue:
             answer.reply = result.reply
             self.decided(state, result.records)
         self._append(state, replayed)
+        progress.end_step()
+        if answer.error is None and not progress.finished:  # rule A39/the-first-step-is-answered
+            self._deferred.pop()
+            self._unfinished.append((command, future, progress))
+            return
         answer.offset = state.image.offset  # rule A13/answer-before-commit
 
     def _active(self) -> MachineState:

@@ -16,7 +16,7 @@ from strandline.controller import broker_api, methods
 from strandline.controller.command_queue import Command, CommandQueue
 from strandline.controller.machine import brokers, elections
 from strandline.controller.machine.sessions import NEVER
-from strandline.controller.machine.state import MachineSettings, MachineState, Result
+from strandline.controller.machine.state import MachineSettings, MachineState, Progress, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.features import METADATA_FEATURE, OWN_LEVELS, Supported, first_levels, is_level
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage
@@ -114,6 +114,7 @@ class Controller:
         self._timer_due_ms = NEVER
         self._next_balance_ms = 0.0
         self._hold_off_until_ms = -NEVER
+        self._fencing = Progress()
         self._applied = -1
         self._led_last: NodeId | None = None
 
@@ -172,11 +173,14 @@ class Controller:
         machine, led = self._config.machine, led_before
         state = MachineState(image, self._resolver, self._rng, machine, now_ms, epoch=epoch, led_before=led)
         self._queue.begin(state, epoch)
+        self._fencing = Progress()
         self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_s * 1000.0
         log.info("this node is the active controller", node_id=self._node_id, epoch=epoch)
         if image.metadata_version == 0:
             future = self._queue.submit(self._bootstrap)
             future.add_done_callback(_retrieve)
+        # rule A39/what-was-left-is-left
+        self._queue.submit(lambda state, _: elections.elect_left_over(state)).add_done_callback(_retrieve)
         self._queue.schedule()
 
     def _bootstrap(self, state: MachineState, next_offset: int) -> Result[None]:
@@ -230,10 +234,11 @@ class Controller:
         except KafkaError as error:
             # It would be refused again at once: its state is the same until some other command changes it.
             self._hold_off_until_ms = now_ms + HOLD_OFF_MS  # rule A16/refused-decision-is-tried-again-at-once
+            self._fencing = Progress()
             log.error("internal error: a decision of the controller's own was refused", error=str(error))
 
     def _run_own_commands(self, now_ms: float) -> None:
-        while (gone := self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms))) is not None:
+        while (gone := self._fence_expired(now_ms)) is not None:
             log.warning("a broker is gone, and fenced", broker=gone[0], why=gone[1])
         if waited := self._queue.run_now(lambda state, _: elections.end_waits(state, now_ms)):
             log.warning(
@@ -245,6 +250,12 @@ class Controller:
                 moved = self._queue.run_now(lambda state, _: elections.balance_leaders(state))
                 if moved:
                     log.info("leaderships go back to their preferred leaders", partitions=moved)
+
+    def _fence_expired(self, now_ms: float) -> tuple[NodeId, str] | None:
+        gone = self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms), self._fencing)
+        if self._fencing.finished:
+            self._fencing = Progress()
+        return gone
 
     def _after_turn(self) -> None:
         state = self._queue.state

@@ -80,9 +80,9 @@ class RequestTrace:
         if on_end is not None:
             on_end()
 
-    def began(self) -> None:
-        """A produce request is looked at; what it appends follows in the same turn."""
-        self._began_ms = self._clock.monotonic_ms()
+    def began(self, began_ms: float) -> None:
+        """A produce request was taken then; what it appends follows in the same turn."""
+        self._began_ms = began_ms
 
     def appended(self, tp: TopicPartition, end: int) -> None:
         """A batch of that request is in the log of its leader."""

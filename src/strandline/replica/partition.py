@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import structlog
@@ -40,6 +40,10 @@ _LEADERSHIP_LOST = "leadership was lost before the batch was committed; whether 
 # Who waits for the replicas
 
 
+ISR_CHANGE = NodeId(-1)
+"""What an append waited for that no sync and no fetch has let through."""
+
+
 class Append:
     """Append of a client's batches: its sender waits with it, and finds the outcome in it once it has `ended`.
 
@@ -53,6 +57,7 @@ class Append:
         log_append_time_ms: -1 unless the topic stamps records with the time of their append.
         log_start_offset: where the log began when the batch was written; -1 unless written.
         synced_replicas: the nodes known to have synced the batch when this ended, leader first.
+        waited_for: whose sync, or fetch, was the last that it waited for; `ISR_CHANGE`, or None: for nothing.
     """
 
     __slots__ = (
@@ -64,6 +69,7 @@ class Append:
         "message",
         "required_offset",
         "synced_replicas",
+        "waited_for",
     )
 
     def __init__(self, done: AppendDone) -> None:
@@ -75,6 +81,7 @@ class Append:
         self.log_append_time_ms = -1
         self.log_start_offset = -1
         self.synced_replicas: tuple[NodeId, ...] = ()
+        self.waited_for: NodeId | None = None
 
     @property
     def ended(self) -> bool:
@@ -633,6 +640,24 @@ class Partition:
         for subscription in self.subscriptions.values():
             entry = subscription.link.offer(subscription, result, entry)
 
+    def wait_of(self, append: Append) -> str:
+        """What an append with acks=all waited for, or waits for still, in words; "" for nothing."""
+        what = "sync" if self._shared.config.sync_before_ack else "fetch"
+        if self.leader is not None and (append.error is ErrorCode.REQUEST_TIMED_OUT or not append.ended):
+            if self.leader.under_min_isr:
+                return f"more replicas in sync: {len(self.leader.isr)} of {self.leader.min_isr}"
+            nodes = self.leader.lacking(append.required_offset, self._shared.clock.monotonic_ms())
+            return f"still for the {what} of {self._named(nodes)}" if nodes else ""
+        if append.waited_for is None:
+            return ""
+        if append.waited_for == ISR_CHANGE:
+            return "a change of the replicas in sync"
+        return f"the {what} of {self._named((append.waited_for,))}"
+
+    def _named(self, nodes: Iterable[NodeId]) -> str:
+        me = self._shared.node_id
+        return ", ".join(f"node {node}" + (" (itself, the leader)" if node == me else "") for node in nodes)
+
     # Leading: what happened to followers, metadata and time
 
     def subscribe(
@@ -640,22 +665,22 @@ class Partition:
     ) -> None:
         """A follower's fetch was found valid. Its older subscription has ended."""
         self.subscriptions[subscription.link.node_id] = subscription
-        self._carry_out(
-            subscription.core.fetched(
-                subscription.link.node_id,
-                broker_epoch,
-                fetch_offset=fetch.fetch_offset,
-                durable_offset=fetch.durable_offset,
-                log_start_offset=fetch.log_start_offset,
-                now_ms=now_ms,
-            )
+        effects = subscription.core.fetched(
+            subscription.link.node_id,
+            broker_epoch,
+            fetch_offset=fetch.fetch_offset,
+            durable_offset=fetch.durable_offset,
+            log_start_offset=fetch.log_start_offset,
+            now_ms=now_ms,
         )
+        self._carry_out(effects, subscription.link.node_id)
 
     def acked(self, subscription: Subscription, fetch_offset: int, durable_offset: int, now_ms: float) -> None:
         """A follower got further."""
         if self._shared.directories.trace is not None:
             self._shared.directories.trace.acked(self.topic_partition, subscription.link.node_id, durable_offset)
-        self._carry_out(subscription.core.acked(subscription.follower, fetch_offset, durable_offset, now_ms))
+        effects = subscription.core.acked(subscription.follower, fetch_offset, durable_offset, now_ms)
+        self._carry_out(effects, subscription.link.node_id)
 
     def follower_deleted(self, subscription: Subscription, log_start_offset: int, now_ms: float) -> None:
         """A follower has durably deleted what is before its new log start."""
@@ -711,12 +736,12 @@ class Partition:
 
     # Effects
 
-    def _carry_out(self, effects: LeaderEffects) -> None:
-        """Do what the leader's core wants done, in order."""
+    def _carry_out(self, effects: LeaderEffects, by: NodeId = ISR_CHANGE) -> None:
+        """Do what the leader's core wants done, in order. `by`: whose sync, or fetch, it comes from."""
         for effect in effects:
             match effect:
                 case Committed():
-                    self._release(effect.up_to)
+                    self._release(effect.up_to, by)
                 case ProposeIsr():
                     self._shared.isr_changes.propose(self, effect)
                 case IsrCommitted():
@@ -724,7 +749,7 @@ class Partition:
         if self.deletions:
             self._answer_deletions()
 
-    def _release(self, high_watermark: int) -> None:
+    def _release(self, high_watermark: int, by: NodeId) -> None:
         """The high watermark rose: answer who waited for it, in order, wake who watches it, and let the followers know
         with the next data, or after a while without any."""
         leader, waiting, trace = self.leader, self.waiting, self._shared.directories.trace
@@ -733,6 +758,7 @@ class Partition:
         while leader is not None and waiting and waiting[0].required_offset <= high_watermark:
             append = waiting.popleft()
             if not append.ended:
+                append.waited_for = by  # rule A40/nobody-was-waited-for
                 append.end(leader.judge_committed(), "", leader.synced_replicas(append.required_offset))
         if trace is not None:
             trace.answered(self.topic_partition)
@@ -756,7 +782,8 @@ class Partition:
         """More of the log is durable."""
         plog = self.log
         if self.leader is not None and plog is not None:
-            self._carry_out(self.leader.synced(plog.durable_offset, self._shared.clock.monotonic_ms()))
+            effects = self.leader.synced(plog.durable_offset, self._shared.clock.monotonic_ms())
+            self._carry_out(effects, self._shared.node_id)
         elif self.source is not None:
             self.source.synced()
 

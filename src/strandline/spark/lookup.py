@@ -14,6 +14,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
+from strandline.spark.options import ISOLATION, READ_COMMITTED
 from strandline.spark.planner import LogEnd, TopicShape
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ class ClusterOffsets:
         self._admin = Admin(bootstrap, **{k: v for k, v in settings.items() if k.replace(".", "_") in shared})
         self._bootstrap = bootstrap
         self._settings = dict(settings)
-        self._read_committed = settings.get("isolation.level") == "read_committed"
+        self._read_committed = settings.get(ISOLATION) == READ_COMMITTED
 
     def __enter__(self) -> Self:
         return self

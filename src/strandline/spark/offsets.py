@@ -32,7 +32,7 @@ class Earliest:
 
 @dataclass(frozen=True)
 class Latest:
-    """The high watermark at planning: no record past it is ever read."""
+    """The last stable offset at planning, or the high watermark: no record past it is ever read."""
 
 
 @dataclass(frozen=True)

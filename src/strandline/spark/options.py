@@ -52,6 +52,10 @@ SOURCE_OWNED = {
 }
 """Settings of the consumer that would set aside what a plan says; Spark's own source refuses them too."""
 
+ISOLATION, READ_COMMITTED = "isolation.level", "read_committed"
+"""What a read sees, unless `kafka.isolation.level` says otherwise: no record of a transaction that is open or aborted.
+Spark's own source shows them, as Kafka's consumers do where nothing is set."""
+
 OF_THE_CATALOG = "provider"
 """What Spark adds to the options when CREATE TABLE ... USING asks for the columns. It hands none of a table's options
 to a source in Python when the table is read (4.3), so such a table could never be."""
@@ -266,6 +270,11 @@ class Given(NamedTuple):
     bootstrap: str
     client_settings: dict[str, str]
 
+    @property
+    def dotted_settings(self) -> dict[str, str]:
+        """`client_settings` by Kafka's names: the clients take `batch_size` for `batch.size`, too."""
+        return {key.replace("_", "."): value for key, value in self.client_settings.items()}
+
 
 def given_of(table: type[Settings], options: Mapping[str, str]) -> Given:
     """Options in whatever case, as Spark takes them, with blanks trimmed.
@@ -309,7 +318,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
     for key, value in given.client_settings.items():
         if (instead := SOURCE_OWNED.get(key.replace("_", "."))) is not None:
             raise ConfigError(f"kafka.{key}", value, instead)
-    ConsumerConfig(given.client_settings)  # here, and not in a task of every executor
+    settings = {ISOLATION: READ_COMMITTED, **given.dotted_settings}  # rule C24/aborted-rows-are-read
+    ConsumerConfig(settings)  # here, and not in a task of every executor
     strategies = [name for name in ("subscribe", "subscribePattern", "assign") if name in given.options]
     if len(strategies) != 1:
         said = " and ".join(strategies) or "none"
@@ -318,7 +328,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name in given.options:
                 raise ConfigError(name, given.options[name], "no end: a stream has none; read a batch instead")
-    read = SourceOptions(given.options, bootstrap=given.bootstrap, client_settings=given.client_settings)
+    read = SourceOptions(given.options, bootstrap=given.bootstrap, client_settings=settings)
     # A time for all partitions wins over times for each, and those over offsets, as in Spark.
     start = read.starting_timestamp or read.starting_timestamps or read.starting_offsets
     end = read.ending_timestamp or read.ending_timestamps or read.ending_offsets or Latest()

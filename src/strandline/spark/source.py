@@ -82,7 +82,7 @@ class BatchReader(DataSourceReader):
         self._narrow: Narrowing | None = None
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges, with their ends fixed at the high watermark of this moment.
+        """The ranges, with their ends fixed at the end of what may be read at this moment.
 
         Raises:
             ConfigError, DataLossError: see `strandline.spark.planner.plan`.

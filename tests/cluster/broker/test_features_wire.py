@@ -50,7 +50,7 @@ def test_validate_only_and_refusals(tmp_path: Path, version: int) -> None:
         answer = await client.ask("update_features", version, **asked(2, 1, validate_only=True))
         assert answer.error_code == ErrorCode.NONE
         for request, code, words in (
-            (asked(25, 1), ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 2"),
+            (asked(25, 1), ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 3"),
             (asked(2, 9), ErrorCode.INVALID_REQUEST, "no upgrade type 9"),
             (asked(1, 1, "share.version"), ErrorCode.INVALID_UPDATE_VERSION, "there is no such feature"),
             ({"timeout": 1000, "feature_updates": []}, ErrorCode.INVALID_REQUEST, "at least one feature"),

@@ -32,6 +32,20 @@ class HandClock:
         return int(self.now_ms)
 
 
+class Request:
+    """A request that notes how long the loop was at it."""
+
+    def __init__(self) -> None:
+        self._began_ms = 0.0
+        self.took_ms: list[float] = []
+
+    def begin_step(self, now_ms: float) -> None:
+        self._began_ms = now_ms
+
+    def end_step(self, now_ms: float) -> None:
+        self.took_ms.append(now_ms - self._began_ms)
+
+
 class Site:
     """A loop's time, and what was done in it."""
 
@@ -193,8 +207,9 @@ def test_steps_of_coroutines_count() -> None:
             site.clock.now_ms += TURN_MS
 
         with suppress(StopIteration):
-            site.loop_time.timed(client("a"), work()).send(None)
+            site.loop_time.timed(client("a"), request := Request(), work()).send(None)
         assert not site.loop_time.admits(client("b"))
+        assert request.took_ms == [TURN_MS]
 
     run(body)
 
@@ -251,7 +266,7 @@ def test_long_work_of_many_has_a_slice_each() -> None:
         works = []
         for number in range(20):
             peer = client(f"u{number}")
-            works.append(site.loop_time.timed(peer, site.loop_time.in_turns(peer, steps(str(number)))))
+            works.append(site.loop_time.timed(peer, Request(), site.loop_time.in_turns(peer, steps(str(number)))))
         tasks = [asyncio.ensure_future(work) for work in works]
         tasks[0].cancel()
         async with asyncio.timeout(20):

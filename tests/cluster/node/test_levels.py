@@ -102,7 +102,7 @@ def test_the_build_from_before_starts_where_the_level_was_lowered_again(tmp_path
         ),
         (
             ("transaction.version=2",),
-            2,
+            NEWEST_LEVEL,
             {"group.version": 1, "eligible.leader.replicas.version": 1, "transaction.version": 2},
         ),
         (("metadata.version=1", "group.version=1"), 1, {}),
@@ -124,9 +124,9 @@ def test_a_new_cluster_begins_at_the_newest_level_or_at_the_one_it_is_formatted_
         ("9.9.9", (), "up to"),
         ("4.0-IV3", (), "a release of Strandline"),
         ("", ("share.version=1",), "NAME=LEVEL"),
-        ("", ("metadata.version",), "the level 1 to 2"),
+        ("", ("metadata.version",), "the level 1 to 3"),
         ("", ("transaction.version=3",), "the level 0 to 2"),
-        ("", ("kraft.version=1",), "the level 0"),
+        ("", ("kraft.version=2",), "the level 0 to 1"),
     ],
 )
 def test_levels_that_there_are_not_are_refused(release: str, features: Sequence[str], words: str) -> None:
@@ -135,5 +135,5 @@ def test_levels_that_there_are_not_are_refused(release: str, features: Sequence[
 
 
 def test_a_release_stands_for_the_levels_that_it_begins_with() -> None:
-    assert first_level_records("0.1.0", ()) == first_level_records("", ("metadata.version=2",))
+    assert first_level_records("0.1.0", ()) == first_level_records("", (f"metadata.version={NEWEST_LEVEL}",))
     assert first_level_records("", ()) == []

@@ -6,6 +6,7 @@ import re
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.client import Admin, NewTopic, Producer
@@ -60,6 +61,13 @@ def test_metrics_count_what_happened(cluster: DevCluster) -> None:
         for node in nodes.values()
     )
     assert 3 <= below_10_s <= produces
+    prefix = "kafka_network_requestmetrics_"
+    assert produces == sum(value(node, prefix + "requests_total", request="Produce") for node in nodes.values())
+    for node in nodes.values():
+        parts = ("requestqueue", "local", "remote", "responsequeue", "responsesend", "total")
+        sums = [value(node, f"{prefix}{part}timems_sum", request="Produce") for part in parts]
+        assert sum(sums[:-1]) == pytest.approx(sums[-1])
+        assert sums[1] > 0
 
 
 def test_every_metric_is_documented(cluster: DevCluster) -> None:

@@ -10,17 +10,18 @@ import pytest
 from strandline.controller.broker_api import told
 from strandline.controller.features_api import FeatureUpdate, UpdateFeaturesRequest, UpdateKind
 from strandline.controller.machine import features as machine
-from strandline.controller.machine.state import MachineSettings
+from strandline.controller.machine.state import MachineSettings, Result
 from strandline.controller.metadata import features
 from strandline.controller.metadata.features import (
     BEFORE_LEVELS,
+    LEVEL_OF_MOVES,
     METADATA_FEATURE,
     OWN_LEVELS,
     TRANSACTION_TOPIC,
     FeatureLevelRecord,
     Range,
 )
-from strandline.controller.metadata.records import MetadataVersionRecord
+from strandline.controller.metadata.records import MetadataVersionRecord, PartitionChangeRecord
 from strandline.controller.survey import NodeAnswer, Survey
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -98,12 +99,12 @@ def test_validate_only_changes_nothing(machine_cluster: Any) -> None:
     [
         ([], ErrorCode.INVALID_REQUEST, "at least one"),
         ([(METADATA_FEATURE, 2, UP)] * 2, ErrorCode.INVALID_REQUEST, "each of them once"),
-        ([(METADATA_FEATURE, 3, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 2"),
-        ([(METADATA_FEATURE, 0, UNSAFE)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 2"),
-        ([(METADATA_FEATURE, -1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 2"),
+        ([(METADATA_FEATURE, 99, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 3"),
+        ([(METADATA_FEATURE, 0, UNSAFE)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 3"),
+        ([(METADATA_FEATURE, -1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 3"),
         ([("share.version", 1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "there is no such feature"),
         ([(TRANSACTIONS, 3, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 0 to 2"),
-        ([("kraft.version", 1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 0"),
+        ([("kraft.version", 2, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 0"),
         ([("group.version", 0, SAFE)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1"),
         ([(METADATA_FEATURE, 2, SAFE)], ErrorCode.INVALID_UPDATE_VERSION, "ask for an upgrade"),
     ],
@@ -185,6 +186,20 @@ def test_a_level_of_which_something_is_written_is_not_left(machine_cluster: Any,
     assert TRANSACTION_TOPIC in refused(cluster, (TRANSACTIONS, 0, kind), (METADATA_FEATURE, 1, kind)).message
     update(cluster, (TRANSACTIONS, 1, kind))
     assert cluster.image.transaction_version == 1
+
+
+@pytest.mark.parametrize("kind", [SAFE, UNSAFE], ids=lambda kind: kind.name)
+def test_a_level_that_the_metadata_need_is_not_left(machine_cluster: Any, kind: UpdateKind) -> None:
+    """Rule A33: a move under way stands in the metadata, and builds below the level would forget it."""
+    cluster = machine_cluster(2)
+    update(cluster, (METADATA_FEATURE, LEVEL_OF_MOVES, UP))
+    cluster.create("t", [[1]])
+    topic_id = cluster.partition("t").topic_id
+    cluster.run(Result(None, [PartitionChangeRecord(topic_id, 0, replicas=(1, 2), adding_replicas=(2,))]))
+    assert "partition 0 of topic 't' is moving" in refused(cluster, (METADATA_FEATURE, 2, kind)).message
+    update(cluster, (METADATA_FEATURE, LEVEL_OF_MOVES, UP))
+    cluster.run(Result(None, [PartitionChangeRecord(topic_id, 0, replicas=(1,), adding_replicas=())]))
+    update(cluster, (METADATA_FEATURE, 2, kind))
 
 
 def test_a_build_that_does_not_know_a_level_cannot_register(machine_cluster: Any) -> None:

@@ -103,7 +103,7 @@ def test_a_level_of_the_metadata_themselves_has_its_own_record() -> None:
 
 def test_an_older_build_halts_at_the_first_record_of_a_newer_level() -> None:
     """A roll that went on after it was finalized: the old build says so, and touches nothing."""
-    with pytest.raises(FatalError, match=r"metadata\.version 2; this program knows 1\. Install Strandline 0\.1\.0"):
+    with pytest.raises(FatalError, match=r"metadata\.version \d; this program knows 1\. Install Strandline 0\.1\.0"):
         image_of(*first_levels(NEWEST_LEVEL), supported=BEFORE_LEVELS)
     assert image_of(MetadataVersionRecord(1), supported=BEFORE_LEVELS).metadata_version == 1
 

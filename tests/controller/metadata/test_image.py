@@ -173,6 +173,16 @@ DAMAGED: list[tuple[str, list[MetadataRecord]]] = [
     ("replicas that are not distinct", [*START[:3], partition(0, replicas=(1, 2, 2))]),
     ("a leader outside the ISR", [*START[:3], partition(0, leader=3)]),
     ("ISR and ELR overlap", [*START[:3], partition(0, eligible_leader_replicas=(2,))]),
+    *(
+        (f"a move that {what}", [MetadataVersionRecord(3), *START[1:3], partition(0, **move)])
+        for what, move in {
+            "adds what is no replica": {"adding_replicas": (4,)},
+            "removes what is no replica": {"removing_replicas": (4,)},
+            "adds and removes one": {"adding_replicas": (3,), "removing_replicas": (3,)},
+            "leaves none": {"removing_replicas": (1, 2, 3)},
+            "began with none": {"adding_replicas": (1, 2, 3)},
+        }.items()
+    ),
     ("producer ids that go back", [*START, ProducerIdsRecord(1, 1, 1000), ProducerIdsRecord(1, 1, 1000)]),
 ]
 
@@ -182,6 +192,24 @@ def test_records_that_do_not_fit_stop_the_node(what: str, records: list[Metadata
     """Schedule 31: nothing is decided, least of all deleted, on the word of metadata that cannot be."""
     with pytest.raises(FatalError):
         image_of(records)
+
+
+def test_a_move_survives_a_snapshot_and_ends() -> None:
+    """KIP-455: what it adds and removes stands in the partition, from the level on that has moves."""
+    begin = PartitionChangeRecord(TOPIC, 0, replicas=(2, 4, 1, 3), adding_replicas=(4,), removing_replicas=(1, 3))
+    with pytest.raises(FatalError, match=r"needs metadata\.version 3, and the cluster is at .*upgrade finalize"):
+        image_of([*START, begin])
+    moving = image_of([MetadataVersionRecord(3), *START[1:], begin])
+    info = moving.topics["t"].partitions[0]
+    assert info.is_moving
+    assert (info.target_replicas, info.original_replicas) == ((2, 4), (2, 1, 3))
+    assert load_image("c", image_records(moving), moving.offset + 1, 1).maps == moving.maps
+    delta = MetadataDelta(moving)
+    done = {"replicas": (2, 4), "isr": (2, 4), "leader": 2, "adding_replicas": (), "removing_replicas": ()}
+    delta.apply(PartitionChangeRecord(TOPIC, 0, eligible_leader_replicas=(), **done))
+    over = delta.image(99, 1, 0).topics["t"].partitions[0]
+    assert not over.is_moving
+    assert over.target_replicas == over.original_replicas == (2, 4)
 
 
 def test_damaged_snapshots_are_refused() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from strandline.cluster.groups.commands import UNSTABLE
 from strandline.cluster.groups.machine import Transaction
+from strandline.log.transactions import Marker
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.schedules.groups.one_broker import ME, OTHER, OneBroker
@@ -204,6 +205,27 @@ def test_kafka_15449_an_offset_that_comes_late_begins_no_transaction(tmp_path: P
         await broker.close()
 
     asyncio.run(story())
+
+
+@schedule(
+    159, rule="C17: a marker ends no transaction after its own", mutant="the-next-transaction-asks-anew-after-a-marker"
+)
+async def test_159_the_next_transactions_offset_does_not_wait_for_the_marker(tmp_path: Path) -> None:
+    """Protocol version 2: an end is answered before its markers are written, and they have the epoch of the next
+    transaction, whose offsets the producer's coordinator is being asked about."""
+
+    broker = await led(tmp_path)
+    assert await broker.commit_in(A, 5) is ErrorCode.NONE
+    asked = broker.runtime.begin_verification(0, A, 1, own_epoch=True)
+    assert asked is not None
+    assert await broker.runtime.write_marker(0, Marker(A, 1, True, 0), 2) is ErrorCode.NONE
+    assert await broker.commit(7, Transaction(A, 1, asked)) is ErrorCode.NONE, "it has nothing to do with it"
+    assert await broker.runtime.write_marker(0, Marker(A, 2, True, 0), 2) is ErrorCode.NONE
+    assert await broker.stable() == 7
+    late = broker.runtime.begin_verification(0, A, 2, own_epoch=True)
+    assert await broker.runtime.write_marker(0, Marker(A, 3, False, 0), 2) is ErrorCode.NONE
+    assert await broker.commit(9, Transaction(A, 2, late)) is not ErrorCode.NONE, "its own marker was that one"
+    await broker.close()
 
 
 def test_an_offset_that_was_refused_for_a_while_is_taken_when_it_comes_again(tmp_path: Path) -> None:

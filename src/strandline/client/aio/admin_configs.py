@@ -61,8 +61,11 @@ class ConfigAdmin(AdminBase):
 
 
 def _broker(item: ConfigResource) -> int | None:
-    """A named broker answers for its own settings; everything else any broker answers. Raises ConfigError."""
-    if item.kind != "broker" or item.name == "":
+    """A named broker answers for its own settings and loggers; everything else any broker answers. Raises
+    ConfigError."""
+    if item.kind == "broker-logger" and not item.name.isdecimal():
+        raise ConfigError("broker-logger", item.name, "the number of the broker whose loggers are meant")
+    if item.kind not in ("broker", "broker-logger") or item.name == "":
         return None
     if not item.name.isdecimal():
         raise ConfigError("broker", item.name, "a broker's number, or nothing for every broker")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from strandline.cluster.broker.refusal import refused
 from strandline.cluster.broker.request import Charge, Exchange, RequestContext
+from strandline.cluster.broker.slow_requests import some_of
 from strandline.cluster.transactions.connections import ConnectionSuperseded
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
@@ -219,6 +220,7 @@ class _SchemaApi:
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
         call = self._read(exchange, body)
+        exchange.explained_by(partial(_explain, call.request))
         if not self._first <= exchange.context.version <= self._last:
             message = f"{self._api.title} is served in versions {self._first} to {self._last}"
             self._respond(exchange, self._refuse(call, ErrorCode.UNSUPPORTED_VERSION, message))
@@ -261,6 +263,13 @@ class _SchemaApi:
         else:
             message["throttle_time"] = throttle_ms
             exchange.respond([schema.response(self._api, exchange.context.version).encode(message)])
+
+
+def _explain(request: Any) -> dict[str, object]:
+    """Figures of a slow request: the topics that it names."""
+    topics = getattr(request, "topics", None) or ()
+    names = [name for one in topics if (name := getattr(one, "name", None) or getattr(one, "topic", None))]
+    return {"topics": some_of(names, len(names))} if names else {}
 
 
 def _tells(message: Any, error: ErrorCode, written: schema.Message) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from strandline.cluster.broker.api import Change, Changes, ServedApi, read_request
-from strandline.cluster.broker.request import FREE, Charge, Exchange, RequestContext, Sink
+from strandline.cluster.broker.request import FREE, Charge, Exchange, Explain, RequestContext, Sink
 from strandline.proto.audit import LEFT_OUT, UNKNOWN, may_be_made
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka import schema
@@ -213,6 +213,15 @@ class _Watched(Exchange):
 
     def timed(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
         return self._inner.timed(work)
+
+    def begin_step(self, now_ms: float) -> None:
+        self._inner.begin_step(now_ms)
+
+    def end_step(self, now_ms: float) -> None:
+        self._inner.end_step(now_ms)
+
+    def explained_by(self, explain: Explain) -> None:
+        self._inner.explained_by(explain)
 
     def respond(self, body: Sequence[Piece]) -> None:
         self._see(body)

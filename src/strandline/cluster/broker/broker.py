@@ -17,6 +17,7 @@ from strandline.cluster.broker.first_appends import TransactionGate
 from strandline.cluster.broker.handlers.acls import AclsHandler
 from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler
 from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler
+from strandline.cluster.broker.handlers.broker_loggers import BrokerLoggers
 from strandline.cluster.broker.handlers.cluster import ClusterHandler
 from strandline.cluster.broker.handlers.consumer_groups import ConsumerGroupsHandler
 from strandline.cluster.broker.handlers.coordinators import CoordinatorsHandler
@@ -35,12 +36,14 @@ from strandline.cluster.broker.handlers.offsets import OffsetsHandler
 from strandline.cluster.broker.handlers.produce import ProduceHandler
 from strandline.cluster.broker.handlers.producers import ProducersHandler
 from strandline.cluster.broker.handlers.quotas import QuotasHandler
+from strandline.cluster.broker.handlers.reassignments import ReassignmentsHandler
 from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, SaslHandshakeHandler
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
 from strandline.cluster.broker.handlers.transactions import TransactionsHandler
 from strandline.cluster.broker.handlers.write_markers import WriteMarkersHandler
+from strandline.cluster.broker.log_levels import LogLevels
 from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import KeptMemory, MemoryBudget
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
@@ -77,6 +80,7 @@ class BrokerParts:
         broker_epoch: of this process's registration, -1 before it.
         authorizer: by default everybody may do everything.
         supported: the levels of features that this node's build knows.
+        log_levels: of the loggers of its process.
         find_tiers: looks into the object store for a topic that is to be restored; None: there is no store.
     """
 
@@ -99,6 +103,7 @@ class BrokerParts:
     authorizer: Authorizer = field(default_factory=AllowAll)
     find_tiers: FindTiers | None = None
     supported: Supported = field(default_factory=lambda: OWN_LEVELS)
+    log_levels: LogLevels = field(default_factory=lambda: LogLevels({}))
 
 
 class Broker:
@@ -226,6 +231,7 @@ class Broker:
 def _topic_handlers(parts: BrokerParts) -> Iterator[object]:
     config, image, authorizer, configs = parts.config, parts.image, parts.authorizer, parts.configs
     controller, replicas = parts.controller, parts.replicas
+    loggers = BrokerLoggers(parts.node_id, parts.log_levels, authorizer)
     yield TopicPartitionsHandler(image=image, authorizer=authorizer, partitions_max=config.describe_partitions_max)
     yield OffsetsHandler(replicas=replicas, image=image, authorizer=authorizer)
     yield TopicsHandler(
@@ -239,10 +245,15 @@ def _topic_handlers(parts: BrokerParts) -> Iterator[object]:
         configs=configs,
         settings=parts.settings,
         derived=parts.derived,
+        loggers=loggers,
         clock=parts.clock,
     )
     yield AlterConfigsHandler(
-        image=image, authorizer=authorizer, controller=controller, timeout_ms=config.request_timeout_ms
+        image=image,
+        authorizer=authorizer,
+        controller=controller,
+        loggers=loggers,
+        timeout_ms=config.request_timeout_ms,
     )
 
 
@@ -271,6 +282,7 @@ def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
         timeout_ms=parts.config.request_timeout_ms,
     )
     yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
+    yield ReassignmentsHandler(image=parts.image, authorizer=parts.authorizer, controller=parts.controller)
     yield FeaturesHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)
     yield WriteMarkersHandler(

@@ -77,6 +77,14 @@ class ListenerConfig(Settings, scope=Scope.NODE):
         "A client's connection without a request for so long is closed.",
         type=ConfigType.LONG,
     )
+    slow_request_ms = milliseconds(
+        "slow.request.log.threshold.ms",
+        1000,
+        "A request that takes this long from its last byte to the last of its answer has a line in the log, with where "
+        "the time went and which replica it waited for; at most 20 lines in 10 seconds. What a fetch waits for records "
+        "because its client wants it to does not count. 0: no lines.",
+        low=0,
+    )
     small_request_bytes_max = 4 * MIB
     requests_in_flight_max = 128
     queued_bytes_max = 4 * MIB

@@ -22,6 +22,7 @@ from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import ReceiveBuffer, describe_foreign
 from strandline.cluster.broker.request import Exchange, Gate, Peer, RequestContext
 from strandline.cluster.broker.sasl import ListenerSasl
+from strandline.cluster.broker.sending import Sending
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.broker.table import in_other_version
 from strandline.cluster.security.principal import ANONYMOUS
@@ -95,9 +96,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_awaits_turn", "_broken", "_charged", "_exchanges", "_flush_scheduled", "_held", "_in", "_processing",
-        "_queued_bytes", "_reason", "_tasks", "_transport", "_write_paused", "bytes_moved", "listener", "peer", "port",
-        "waiting",
+        "_arrived_ms", "_awaits_turn", "_broken", "_charged", "_exchanges", "_flush_scheduled", "_held", "_in",
+        "_processing", "_queued_bytes", "_reason", "_sending", "_tasks", "_transport", "_write_paused", "bytes_moved",
+        "listener", "peer", "port", "waiting",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -117,6 +118,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._processing = False
         self._awaits_turn = False
         """Others have the loop's time now (`LoopTime`)."""
+        self._arrived_ms: float | None = None
+        """Since when the frames in the buffer are there and wait for the loop; None: they do not."""
+        self._sending = Sending(self)
         self.waiting = False
         """Reading is paused, by this node."""
         self._write_paused = False
@@ -201,6 +205,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._sending.look()
         self._account()
         self._process()
 
@@ -210,12 +215,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.listener.memory.forget(self._wake)
         self.listener.loop_time.forget(self._have_turn)
         for exchange in self._exchanges:
+            self.listener.stats.slow.lost(exchange)
             if exchange.when_gone is not None:
                 exchange.when_gone()
         self._exchanges.clear()
         for task in list(self._tasks):
             task.cancel()
         self._queued_bytes = 0
+        self._sending.close()
         self._account()
         self._in.release()
         self.listener.lost(self, self._reason)
@@ -238,6 +245,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._answer_frames()
             return
         if self._has_work():
+            self._arrived_ms = self.listener.clock.monotonic_ms()
             self._await_turn()
         self._read_or_pause()
 
@@ -260,6 +268,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Take and answer frames as long as nothing speaks against it."""
         loop_time = self.listener.loop_time
         began_ms = loop_time.begin(self.peer)
+        if self._arrived_ms is None:  # rule A40/queue-time-is-forgotten
+            self._arrived_ms = began_ms
         self._processing = True
         try:
             self._process_frames(began_ms + loop_time.slice_ms(self.peer))
@@ -267,6 +277,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.refuse(str(error))
         finally:
             self._processing = False
+        if not self._awaits_turn:
+            self._arrived_ms = None
         self._flush()
         loop_time.end(self.peer, began_ms)
         self._read_or_pause()
@@ -360,11 +372,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         context = RequestContext(self.peer, client_id, name, version, correlation_id, now_ms)
         metered = None if quotas is None else quotas.metered(self, context, flexible, len(frame))
         exchange = metered or Exchange(self, context, flexible)
+        if self._arrived_ms is not None:
+            exchange.arrived_ms = self._arrived_ms
         self._exchanges.append(exchange)
         try:
             answer_api.handle(exchange, frame[position:])
             if metered is not None:
                 metered.end_work()
+            if not exchange.ready:
+                exchange.end_step(listener.clock.monotonic_ms())
         except Exception as error:
             if isinstance(error, ProtocolError) and not isinstance(error, Unencodable):
                 raise
@@ -381,7 +397,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
-        task = asyncio.ensure_future(self.listener.loop_time.timed(self.peer, exchange.timed(work)))
+        task = asyncio.ensure_future(self.listener.loop_time.timed(self.peer, exchange, exchange.timed(work)))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._ended(exchange, done))
 
@@ -429,7 +445,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """An exchange has its answer: send it with all others of this loop turn."""
         if self._transport is None:
             return
-        self.listener.stats.answered(exchange.context)
+        exchange.answered_ms = now_ms = self.listener.clock.monotonic_ms()
+        exchange.end_step(now_ms)
+        self.listener.stats.slow.look(exchange)
         self._queued_bytes += exchange.size
         if not self._processing:
             self._go_on_later()
@@ -442,23 +460,31 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         """Send the answers that are next in order."""
         exchanges = self._exchanges
+        flushed: list[Exchange] = []
         parts: list[Piece] = []
         size = 0
         while exchanges and exchanges[0].ready:
             exchange = exchanges.popleft()
+            flushed.append(exchange)
             parts += exchange.parts
             size += exchange.size
-        if parts and self._transport is not None:
-            self._queued_bytes -= size
-            self.bytes_moved += size
-            self.listener.stats.bytes_out += size
-            was_closing = self._transport.is_closing()
-            self._write(self._transport, parts)
-            if self._transport.is_closing() and not was_closing:
-                self._broken = True
+        if flushed and self._transport is not None:
+            now_ms = self.listener.clock.monotonic_ms()
+            if parts:
+                self._send(self._transport, parts, size)
+            self._sending.handed_over(flushed, now_ms)
         self._account()
         if self._reason and self._transport is not None:
             self._transport.close()
+
+    def _send(self, transport: asyncio.Transport, parts: list[Piece], size: int) -> None:
+        self._queued_bytes -= size
+        self.bytes_moved += size
+        self.listener.stats.bytes_out += size
+        was_closing = transport.is_closing()
+        self._write(transport, parts)
+        if transport.is_closing() and not was_closing:
+            self._broken = True
 
     def _write(self, transport: asyncio.Transport, parts: list[Piece]) -> None:
         small: list[Piece] = []

@@ -14,6 +14,7 @@ from strandline.cluster.broker.connection import KafkaConnection
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import TLS_ON_PLAINTEXT
 from strandline.cluster.broker.sasl import SESSION_OVER, ListenerSasl
+from strandline.cluster.broker.slow_requests import SlowRequests
 from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.security.tls_door import ListenerTls
 from strandline.proto.ids import Endpoint, bound_as
@@ -76,7 +77,7 @@ class KafkaListener:
         self.name = name
         self.config = config if config is not None else ListenerConfig()
         self.apis: Mapping[int, ServedApi] = broker.apis
-        self.stats = ListenerStats(broker.clock)
+        self.stats = ListenerStats(SlowRequests(broker.clock, self.config.slow_request_ms, log.warning))
         self.tls = tls
         self.sasl = sasl
         self.notes = Notes(broker.clock, log)

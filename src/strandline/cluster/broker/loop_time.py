@@ -60,6 +60,16 @@ class Peer(Protocol):
     def is_stranger(self) -> bool: ...
 
 
+class Work(Protocol):
+    """A request that has its steps (`strandline.cluster.broker.request.Exchange`)."""
+
+    def begin_step(self, now_ms: float) -> None:
+        """The loop is at it from now on."""
+
+    def end_step(self, now_ms: float) -> None:
+        """Until now."""
+
+
 class _Order:
     """Order of those that wait, by the time that they had: the least first.
 
@@ -195,6 +205,10 @@ class LoopTime:
         self.waits = 0
         """How often somebody had to wait for a turn."""
 
+    def now_ms(self) -> float:
+        """The time that all of this is measured by."""
+        return self._clock.monotonic_ms()
+
     def admits(self, peer: Peer) -> bool:
         """True if work for the peer may be done now; else it has to wait."""
         share = self._share(peer)
@@ -237,9 +251,10 @@ class LoopTime:
         self._known.waiting.forget(call)
         self._strangers.waiting.forget(call)
 
-    def timed(self, peer: Peer, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
-        """The work, each step of which counts: it is not held up, but what comes behind it is."""
-        return _Timed(self, peer, work)
+    def timed(self, peer: Peer, request: Work, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+        """The work, each step of which counts, for the peer and for the request: it is not held up, but what comes
+        behind it is."""
+        return _Timed(self, peer, request, work)
 
     def measured(self, peer: Peer, work: Call) -> None:
         """Do it now, and count it."""
@@ -315,17 +330,20 @@ class LoopTime:
 class _Timed(Coroutine[Any, Any, None]):
     """A coroutine whose steps are counted."""
 
-    def __init__(self, loop_time: LoopTime, peer: Peer, work: Coroutine[Any, Any, None]) -> None:
+    def __init__(self, loop_time: LoopTime, peer: Peer, request: Work, work: Coroutine[Any, Any, None]) -> None:
         self._loop_time = loop_time
         self._peer = peer
+        self._request = request
         self._work = work
 
     def send(self, value: Any) -> Any:
         began_ms = self._loop_time.begin(self._peer)
+        self._request.begin_step(began_ms)
         try:
             return self._work.send(value)
         finally:
             self._loop_time.end(self._peer, began_ms)  # rule A26/coroutines-take-nobodys-time
+            self._request.end_step(self._loop_time.now_ms())
 
     def throw(self, *error: Any) -> Any:
         return self._work.throw(*error)

@@ -118,7 +118,7 @@ class RequestContext(NamedTuple):
         api: Kafka's name of the API.
         version: the API version; decides which errors the client understands.
         correlation_id: the client's number of the request.
-        received_ms: the node's monotonic clock when the frame was complete.
+        received_ms: the node's monotonic clock when the request was taken.
     """
 
     peer: Peer
@@ -279,6 +279,11 @@ class Charge:
 
 FREE = Charge()
 
+Explain = Callable[[], Mapping[str, Any]]
+"""Makes figures for the log: what a request is about, and what it waited for."""
+
+NO_DETAIL: Mapping[str, Any] = {}
+
 
 class Connection(Protocol):
     """Connection of a client, as exchanges and handlers use it (`strandline.cluster.broker.connection`)."""
@@ -323,9 +328,18 @@ class Exchange:
     Attributes:
         parts: the frame to send, in pieces; empty for no answer (acks=0).
         when_gone: called if the connection is lost before the answer, so that parked work can be dropped.
+        arrived_ms: when its frame was there, and waited for the loop.
+        local_ms: what it took of the loop until its answer, in milliseconds.
+        answered_ms: when it had its answer.
+        throttled_ms: how long its client was told to wait.
+        may_wait_ms: for so long it waits because its client wants it to.
+        detail: what a slow one has to say for itself.
     """
 
-    __slots__ = ("connection", "context", "flexible_header", "parts", "ready", "size", "when_gone")
+    __slots__ = (
+        "_explain", "_step_ms", "answered_ms", "arrived_ms", "connection", "context", "detail", "flexible_header",
+        "local_ms", "may_wait_ms", "parts", "ready", "size", "throttled_ms", "when_gone",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, context: RequestContext, flexible_header: bool) -> None:
         self.connection = connection
@@ -335,6 +349,14 @@ class Exchange:
         self.size = 0
         self.ready = False
         self.when_gone: Callable[[], None] | None = None
+        self.arrived_ms = context.received_ms
+        self.local_ms = 0.0
+        self.answered_ms = 0.0
+        self.throttled_ms = 0
+        self.may_wait_ms = 0.0
+        self.detail: Mapping[str, Any] = NO_DETAIL
+        self._step_ms: float | None = context.received_ms
+        self._explain: Explain | None = None
 
     def respond(self, body: Sequence[Piece]) -> None:
         """Answer with the message in `body`, in pieces that are sent as they are; length and header are added."""
@@ -353,6 +375,31 @@ class Exchange:
     def respond_nothing(self) -> None:
         """The request wants no answer (Produce with acks=0)."""
         self._ready()
+
+    # Its times: where they end, they are counted (`strandline.cluster.broker.stats`)
+
+    def begin_step(self, now_ms: float) -> None:
+        """The event loop is at it from now on."""
+        self._step_ms = now_ms
+
+    def end_step(self, now_ms: float) -> None:
+        """Until now."""
+        if self._step_ms is not None:
+            self.local_ms += now_ms - self._step_ms  # rule A40/local-time-is-not-counted
+            self._step_ms = None
+
+    def explained_by(self, explain: Explain) -> None:
+        """Ask `explain`, should it be slow."""
+        self._explain = explain
+
+    def take_detail(self) -> None:
+        """Note what it has to say for itself, as it is slow."""
+        if self._explain is not None:
+            self.detail = self._explain()
+
+    def forget_explanation(self) -> None:
+        """Hold nothing of the request any more: it has its answer."""
+        self._explain = None
 
     # Quotas: a request that none is for is not throttled (`strandline.cluster.broker.quotas`)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
-from strandline.cluster.broker.request import RequestContext
+from strandline.cluster.broker.request import Exchange, RequestContext
+from strandline.cluster.broker.slow_requests import Parts, SlowRequests, parts_of
 from strandline.cluster.broker.table import APIS
-from strandline.proto.ports import Clock
 
-TIME_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-"""Upper bounds of the histogram of answer times; a last bucket takes what is above."""
+TIME_BOUNDS_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
+"""Upper bounds of the histograms of times; a last bucket takes what is above."""
 
 SOFTWARE_KINDS_MAX = 1000
 """So many names and versions of clients are counted: they say what they like."""
@@ -21,32 +22,61 @@ OTHER_VERSION = -1
 _SERVED = frozenset((row.api.title, version) for row in APIS.values() for version in range(row.first, row.last + 1))
 
 
+class Times:
+    """Histogram of one part of the times of an API's requests."""
+
+    __slots__ = ("above", "ms_total")
+
+    def __init__(self) -> None:
+        self.above = [0] * (len(TIME_BOUNDS_MS) + 1)
+        """How many fell into each bucket but the first, which most do: it has the others."""
+        self.ms_total = 0.0
+
+    def counts(self, answers: int) -> list[int]:
+        """How many of so many fell into each bucket."""
+        return [answers - sum(self.above), *self.above[1:]]
+
+
 class ApiTimes:
-    """Answers of an API: their number, and how long each took from the whole frame to the answer.
+    """Answers of an API: their number, and where the time of each went."""
 
-    Attributes:
-        counts: answers in each bucket of `TIME_BOUNDS_MS`, and above.
-    """
-
-    __slots__ = ("answers", "counts", "ms_max", "ms_total")
+    __slots__ = ("answers", "ms_max", "parts")
 
     def __init__(self) -> None:
         self.answers = 0
-        self.counts = [0] * (len(TIME_BOUNDS_MS) + 1)
-        self.ms_total = 0.0
+        self.parts = tuple(Times() for _ in Parts._fields)
         self.ms_max = 0.0
+
+    def add(self, taken_ms: Parts) -> None:
+        """Count one answer, by its parts."""
+        self.answers += 1
+        first = TIME_BOUNDS_MS[0]
+        for times, took_ms in zip(self.parts, taken_ms, strict=True):
+            times.ms_total += took_ms
+            if took_ms > first:
+                times.above[bisect_left(TIME_BOUNDS_MS, took_ms)] += 1
+        self.ms_max = max(self.ms_max, taken_ms.total)
+
+    def merge(self, other: ApiTimes) -> None:
+        """Count in those of another version."""
+        self.answers += other.answers
+        self.ms_max = max(self.ms_max, other.ms_max)
+        for mine, theirs in zip(self.parts, other.parts, strict=True):
+            mine.ms_total += theirs.ms_total
+            mine.above = [a + b for a, b in zip(mine.above, theirs.above, strict=True)]
 
 
 class ListenerStats:
     """Counters for the metrics; plain numbers that only rise, save `connections`."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, slow: SlowRequests) -> None:
         self.connections = 0
         self.bytes_out = 0
         self.refused = 0
         self.idle_closed = 0
         self.apis: dict[tuple[str, int], ApiTimes] = {}
+        """By API and version."""
+        self.slow = slow
         self.software: Counter[tuple[str, str]] = Counter()
 
     def count_software(self, name: str, version: str) -> None:
@@ -54,15 +84,24 @@ class ListenerStats:
         if (name, version) in self.software or len(self.software) < SOFTWARE_KINDS_MAX:
             self.software[name, version] += 1
 
-    def answered(self, context: RequestContext) -> None:
+    def sent(self, exchanges: Iterable[Exchange], flushed_ms: float, sent_ms: float) -> None:
+        """Count requests whose answers have left: their times have ended."""
+        for exchange in exchanges:
+            context, parts = exchange.context, parts_of(exchange, flushed_ms, sent_ms)
+            times = self.apis.get((context.api, context.version)) or self._times(context)
+            times.add(parts)
+            if parts.total >= self.slow.threshold_ms:
+                self.slow.note(exchange, parts)
+
+    def _times(self, context: RequestContext) -> ApiTimes:
         key = (context.api, context.version)
         if key not in _SERVED:
             key = (context.api, OTHER_VERSION)
-        times = self.apis.get(key)
-        if times is None:
-            times = self.apis[key] = ApiTimes()
-        took_ms = self._clock.monotonic_ms() - context.received_ms
-        times.answers += 1
-        times.counts[bisect_left(TIME_BOUNDS_MS, took_ms)] += 1
-        times.ms_total += took_ms
-        times.ms_max = max(times.ms_max, took_ms)
+        return self.apis.setdefault(key, ApiTimes())
+
+    def by_api(self) -> Iterator[tuple[str, ApiTimes]]:
+        """Each API that was answered, all its versions together."""
+        found: dict[str, ApiTimes] = {}
+        for (api, _), times in list(self.apis.items()):
+            found.setdefault(api, ApiTimes()).merge(times)
+        yield from found.items()

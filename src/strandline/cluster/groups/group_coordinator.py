@@ -75,11 +75,11 @@ class GroupCoordinator(Coordinator[GroupShard]):
         return await super().ask(key, command, asked_ms=asked_ms, patient=patient)
 
     async def begin_verification(
-        self, group_id: str, producer_id: int, producer_epoch: int
+        self, group_id: str, producer_id: int, producer_epoch: int, *, own_epoch: bool
     ) -> tuple[TopicPartition, Verification | None]:
         """The partition that has the group, and `CoordinatorRuntime.begin_verification` of it. Raises KafkaError."""
         partition = await self._named_for(group_id, self._clock.monotonic_ms(), patient=False)
-        verification = self.runtime.begin_verification(partition, producer_id, producer_epoch)
+        verification = self.runtime.begin_verification(partition, producer_id, producer_epoch, own_epoch=own_epoch)
         return TopicPartition(OFFSETS_TOPIC, partition), verification
 
 

@@ -355,14 +355,19 @@ class CoordinatorRuntime(Generic[S]):
 
     # Transactions of producers
 
-    def begin_verification(self, partition: int, producer_id: int, producer_epoch: int) -> Verification | None:
+    def begin_verification(
+        self, partition: int, producer_id: int, producer_epoch: int, *, own_epoch: bool = False
+    ) -> Verification | None:
         """Permission to be asked of the producer's coordinator, before its first records go to this partition; None
-        where its transaction is open there. Raises KafkaError as `ask`, and INVALID_PRODUCER_EPOCH."""
+        where its transaction is open there. `own_epoch`: the epoch is the transaction's own (KIP-890).
+
+        Raises KafkaError as `ask`, and INVALID_PRODUCER_EPOCH."""
         self.serving(partition)
         log = self._log(partition)
         if log is None:
             raise not_coordinator()
-        return log.begin_verification(producer_id, producer_epoch, NO_SEQUENCE, begins_at_0=False)
+        # rule C17/the-next-transaction-asks-anew-after-a-marker
+        return log.begin_verification(producer_id, producer_epoch, NO_SEQUENCE, begins_at_0=own_epoch)
 
     def end_verification(self, partition: int, verification: Verification) -> None:
         """The producer's coordinator has refused it for good."""

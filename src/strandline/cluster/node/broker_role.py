@@ -118,6 +118,7 @@ class BrokerRole:
                 authorizer=self.authorizer,
                 find_tiers=None if self.tier is None else self.tier.find_tiers,
                 supported=node.publisher.supported,
+                log_levels=node.log_levels,
             )
         )
         self.listeners = self._make_listeners()

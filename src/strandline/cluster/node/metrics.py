@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.cluster.broker.memory import Account
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
-from strandline.cluster.broker.stats import TIME_BOUNDS_MS, ApiTimes
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.metrics_groups import of_groups
 from strandline.cluster.node.metrics_quotas import of_quotas, of_replication_quotas
+from strandline.cluster.node.metrics_requests import of_requests
 from strandline.cluster.node.metrics_security import of_audit, of_authentications, of_certificates
 from strandline.cluster.node.metrics_tier import of_tier
 from strandline.cluster.node.observed import ObservedNode
@@ -67,7 +67,8 @@ class Metrics:
                     yield from _of_compaction(node.broker)
                     yield from _of_logs(node.broker)
                     yield from _of_recovery(node)
-                    yield from _of_requests(node.broker)
+                    yield from _of_connections(node.broker)
+                    yield from of_requests(node.broker.listeners)
                     yield from _of_authorizer(node.broker)
                     yield from of_groups(node.broker)
                     yield from of_authentications(node.broker)
@@ -102,6 +103,11 @@ def _of_process(node: ObservedNode) -> Iterator[Metric]:
         node.loop_lag.take_max(),
     )
     yield _gauge("strandline_ready", "1 when this node does its work, else 0.", int(node.ready))
+    yield _gauge(
+        "strandline_clock_ahead_ms",
+        "How far the wall clock was set ahead and is not believed, in milliseconds; 0 where it is.",
+        node.believed.ahead_ms,
+    )
     yield from _of_disk(node)
 
 
@@ -303,8 +309,8 @@ def _of_recovery(node: ObservedNode) -> Iterator[Metric]:
     yield found
 
 
-def _of_requests(broker: BrokerRole) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+def _of_connections(broker: BrokerRole) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     connections = GaugeMetricFamily(
         "kafka_server_socket_server_metrics_connection_count", "Open connections of clients.", labels=("listener",)
@@ -315,13 +321,6 @@ def _of_requests(broker: BrokerRole) -> Iterator[Metric]:
     refused = CounterMetricFamily(
         "strandline_refused_connections", "Connections closed for what they sent.", labels=("listener",)
     )
-    labels = ("listener", "request", "version")
-    times = HistogramMetricFamily(
-        "kafka_network_requestmetrics_totaltimems", "Time from whole request to answer, milliseconds.", labels=labels
-    )
-    longest = GaugeMetricFamily(
-        "kafka_network_requestmetrics_totaltimems_max", "The longest such time, milliseconds.", labels=labels
-    )
     memory = GaugeMetricFamily(
         "strandline_client_memory_bytes", "Memory held for clients, by what it is held for.", labels=("held_for",)
     )
@@ -330,13 +329,9 @@ def _of_requests(broker: BrokerRole) -> Iterator[Metric]:
         connections.add_metric((listener.name,), stats.connections)
         bytes_out.add_metric((listener.name,), stats.bytes_out)
         refused.add_metric((listener.name,), stats.refused)
-        for (api, version), seen in list(stats.apis.items()):
-            key = (listener.name, api, str(version))
-            times.add_metric(key, _buckets(seen), seen.ms_total)
-            longest.add_metric(key, seen.ms_max)
     for account in Account:
         memory.add_metric((account.value,), broker.kafka.memory.used_for(account))
-    yield from (connections, bytes_out, refused, times, longest, memory)
+    yield from (connections, bytes_out, refused, memory)
 
 
 def _of_authorizer(broker: BrokerRole) -> Iterator[Metric]:
@@ -349,12 +344,6 @@ def _of_authorizer(broker: BrokerRole) -> Iterator[Metric]:
             "Times a client was denied what it asked for, one for each operation and resource.",
             authorizer.denied,
         )
-
-
-def _buckets(seen: ApiTimes) -> list[tuple[str, float]]:
-    """Upper bound and how many were not above it, as Prometheus counts them."""
-    bounds = [*(f"{bound:.1f}" for bound in TIME_BOUNDS_MS), "+Inf"]
-    return [(bound, float(count)) for bound, count in zip(bounds, accumulate(seen.counts), strict=True)]
 
 
 def of_directories(replicas: ReplicaManager) -> Iterator[Metric]:

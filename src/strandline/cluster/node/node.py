@@ -18,6 +18,7 @@ from functools import partial
 import structlog
 
 from strandline.cluster.broker.handlers.cluster import describe_quorum_handler
+from strandline.cluster.broker.log_levels import LogLevels
 from strandline.cluster.node.authorization import open_doors
 from strandline.cluster.node.blocked_loop import LoopLag
 from strandline.cluster.node.bootstrap import read_bootstrap
@@ -39,7 +40,7 @@ from strandline.cluster.security.certificates import CertificateWatch
 from strandline.controller import methods
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.features import OWN_LEVELS, Supported
+from strandline.controller.metadata.features import KRAFT_FEATURE, OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.records import MetadataRecord
@@ -78,6 +79,7 @@ class Node:
         disks: Mapping[str, Disk] | None = None,
         open_store: Callable[[TierConfig], ObjectStore] = open_tier_store,
         supported: Supported = OWN_LEVELS,
+        log_levels: LogLevels | None = None,
     ) -> None:
         """Open the log directories and build the parts; nothing runs yet. `open_store` opens the object store.
 
@@ -87,6 +89,7 @@ class Node:
             disks: what each other one lies on, by path. Each is watched and given up by itself, so that none should be
                 named twice, nor be `disk`; those that are left out lie on `disk`, and fail with it.
             supported: the levels of features that this node goes by; those of an older build make it one.
+            log_levels: of the process's loggers; None: the process is another's, and logs as that wants.
 
         Raises:
             ConfigError: the directory is not formatted, or not for this node; which is the main one is not clear.
@@ -111,6 +114,7 @@ class Node:
         self.rpc = rpc
         self._open_store = open_store
         self._supported = supported
+        self._log_levels = log_levels or LogLevels({})
         self.incarnation_id = random_id(rng)
         self.hurried = asyncio.Event()
         """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
@@ -190,8 +194,9 @@ class Node:
         self._stopped = False
 
     def _see_levels(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """After another level this node needs what is before it no more: a build that knows nothing of the level left
-        begins at the snapshot behind it."""
+        """The quorum takes over its level. After another metadata.version this node needs what is before it no more: a
+        build that knows nothing of the level left begins at the snapshot behind it."""
+        self.quorum.raise_kraft_version(image.finalized.get(KRAFT_FEATURE, 0))
         if delta.base.metadata_version not in (0, image.metadata_version):
             self.quorum.snapshot_soon()  # rule A35/log-of-a-level-that-was-left
 
@@ -231,6 +236,7 @@ class Node:
             tls=self.tls,
             open_store=self._open_store,
             fatal=self.fatal,
+            log_levels=self._log_levels,
         )
 
     async def start(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
+from strandline.cluster.broker.log_levels import LogLevels
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.tls import NodeTls
 from strandline.controller.metadata.publisher import ImagePublisher
@@ -29,6 +30,7 @@ class NodeParts:
         hurried: set: a stop under way waits for no other node any more; what is here is still synced and closed.
         open_store: opens the object store of tiered storage.
         fatal: the node must stop, for going on could lose data.
+        log_levels: of the loggers of the process.
     """
 
     config: NodeConfig
@@ -46,3 +48,4 @@ class NodeParts:
     tls: NodeTls
     open_store: Callable[[TierConfig], ObjectStore]
     fatal: Callable[[BaseException], None]
+    log_levels: LogLevels

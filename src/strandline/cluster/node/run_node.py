@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from strandline.cluster.broker.log_levels import ROOT, LogLevels
 from strandline.cluster.node.blocked_loop import BlockedLoop, end_process
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.log_flood import FloodFilter, FloodProcessor
+from strandline.cluster.node.log_wiring import KAFKAS_WORDS, LevelledLogger, LevelledLoggers
 from strandline.cluster.node.node_loop import NodeLoop, collect_seldom
 from strandline.cluster.node.ports import holder_of, is_free
 from strandline.cluster.node.world import system_world
@@ -60,10 +62,10 @@ def run(config: NodeConfig, *, end_with_input: bool = False) -> int:
     Returns:
         the process's exit code.
     """
-    configure_logging(config.logging_level, config.logging_format)
+    levels = configure_logging(config.logging_level, config.logging_format)
     try:
         with asyncio.Runner(loop_factory=NodeLoop) as runner:
-            return runner.run(_run(config, end_with_input))
+            return runner.run(_run(config, levels, end_with_input))
     except (StrandlineError, OSError) as error:
         print(printable_lines(f"strandline: {_explain(config, error)}"), file=sys.stderr)  # noqa: T201 - what the operator reads
         return EXIT_FAILED
@@ -79,7 +81,7 @@ def _explain(config: NodeConfig, error: Exception) -> str:
     return str(error)
 
 
-async def _run(config: NodeConfig, end_with_input: bool) -> int:
+async def _run(config: NodeConfig, levels: LogLevels, end_with_input: bool) -> int:
     gc.disable()  # what modules are made of is no garbage: a tenth of the time that they take to load
     from strandline.cluster.node.node import Node
     from strandline.log.real_disk import RealDisk
@@ -91,7 +93,9 @@ async def _run(config: NodeConfig, end_with_input: bool) -> int:
         log.warning("this installation is slow", what=compiled.CONSEQUENCE, missing=lacking, remedy=compiled.REMEDY)
     world = system_world()
     others = {path: RealDisk() for path in config.log_dirs[1:]}
-    node = Node(config, disk=world.disk, disks=others, clock=world.clock, rng=world.rng, rpc=world.rpc)
+    node = Node(
+        config, disk=world.disk, disks=others, clock=world.clock, rng=world.rng, rpc=world.rpc, log_levels=levels
+    )
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, loop, number, node, stopping)
@@ -184,12 +188,15 @@ def main(arguments: list[str]) -> int:
     return run(config, end_with_input=END_WITH_INPUT in arguments)
 
 
-def configure_logging(level: str, form: str) -> None:
+def configure_logging(level: str, form: str) -> LogLevels:
     """Set up structlog, and the standard library's logging through it, for this process.
 
     Args:
         level: debug, info, warning or error.
         form: "keyvalue" or "json".
+
+    Returns:
+        the levels that loggers go by from now on, to be changed.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
@@ -201,20 +208,21 @@ def configure_logging(level: str, form: str) -> None:
         if form == "json"
         else structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"])
     )
-    number = logging.getLevelNamesMapping()[level.upper()]
+    # grpc logs its own view of what `strandline.internal` reports, tracebacks of ended calls included.
+    levels = LogLevels({ROOT: KAFKAS_WORDS.get(level, level.upper()), "grpc": "FATAL"})
     flood = Flood(SystemClock())
     structlog.configure(
         processors=[FloodProcessor(flood), *shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=LevelledLogger,
+        logger_factory=(ours := LevelledLoggers(levels)),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     handler.addFilter(FloodFilter(flood))
-    logging.basicConfig(level=number, handlers=[handler], force=True)
-    # grpc logs its own view of what `strandline.internal` reports, tracebacks of ended calls included.
-    logging.getLogger("grpc").setLevel(logging.CRITICAL)
+    logging.basicConfig(handlers=[handler], force=True)
+    levels.applied_by(ours.apply)
+    return levels
 
 
 if __name__ == "__main__":

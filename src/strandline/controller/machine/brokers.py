@@ -113,7 +113,9 @@ def register_broker(
     if existing is not None and existing.incarnation_id != request.replaces:
         mark("registration-of-the-past")
         return Result(RegisterBrokerReply(NO_BROKER_EPOCH, existing.incarnation_id))
-    records = _judge_replicas(state, node_id, RegisteredLogs(request, existing))
+    records = _judge_replicas(state, node_id, state.progress.once("logs", lambda: RegisteredLogs(request, existing)))
+    if not state.progress.finished:
+        return Result(RegisterBrokerReply(NO_BROKER_EPOCH), records)
     epoch = BrokerEpoch(next_offset + len(records))  # rule B12/broker-epoch-is-not-the-registrations-offset
     records.append(_registration(request, epoch, None, acks_unsynced=_acks_unsynced(image, request)))
     state.sessions.grant(node_id, fenced=True, now_ms=now_ms, probe=False)
@@ -127,10 +129,7 @@ def register_broker(
 
 def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) -> list[MetadataRecord]:
     """The change of each partition that counts on the broker, by what its recovery found."""
-    partitions: dict[LogVerdict, list[tuple[TopicInfo, PartitionRecord]]] = {verdict: [] for verdict in LogVerdict}
-    for topic, partition in state.partitions_that_count_on(node_id):
-        synced = state.acks_are_synced(partition)
-        partitions[logs.verdict(topic, partition, acks_are_synced=synced)].append((topic, partition))
+    partitions = state.progress.once("verdicts", lambda: _verdicts(state, node_id, logs))
     if not logs.clean:  # rule B30/clean-ends-are-doubted
         kept = partitions[LogVerdict.KEPT]
         state.unproven.doubt(node_id, (TopicIdPartition(topic.topic_id, one.partition) for topic, one in kept))
@@ -144,6 +143,16 @@ def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) 
         mark("member-lost")
         records += state.changes(partitions[LogVerdict.LOST], f"{registered}, its log lost", lost=node_id)
     return records
+
+
+def _verdicts(
+    state: MachineState, node_id: NodeId, logs: RegisteredLogs
+) -> dict[LogVerdict, list[tuple[TopicInfo, PartitionRecord]]]:
+    found: dict[LogVerdict, list[tuple[TopicInfo, PartitionRecord]]] = {verdict: [] for verdict in LogVerdict}
+    for topic, partition in state.partitions_that_count_on(node_id):
+        synced = state.acks_are_synced(partition)
+        found[logs.verdict(topic, partition, acks_are_synced=synced)].append((topic, partition))
+    return found
 
 
 def _acks_unsynced(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
@@ -189,10 +198,11 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
     """
     node_id = request.node_id
     broker = state.broker_of_epoch(node_id, request.broker_epoch)
-    state.offsets.report(node_id, broker.broker_epoch, request.offsets, now_ms)
-    reports = _take_reports(state, request)
-    current = _current(broker)
-    target = _next(state, broker, current, request)
+    first = state.progress.once
+    first("offsets", lambda: state.offsets.report(node_id, broker.broker_epoch, request.offsets, now_ms))
+    reports = first("reports", lambda: _take_reports(state, request))
+    current = first("current", lambda: _current(broker))
+    target = first("target", lambda: _next(state, broker, current, request))
     records: list[MetadataRecord] = []
     if target is not current:
         if target is BrokerState.UNFENCED:
@@ -202,12 +212,13 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
         elif not broker.fenced:
             records = fence(state, node_id, "at its own wish")
     else:
+        state.leaving.pop(node_id, None)
         records = _follow_reports(state, request, reports)
-    if request.disk_full != broker.disk_full:
+    if state.progress.finished and request.disk_full != broker.disk_full:
         records += change_room(state, broker, full=request.disk_full, but=records)
-    fenced = target in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW)
+    fenced = target in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW) or _fenced_meanwhile(state, broker)
     state.sessions.touch(node_id, fenced=fenced, metadata_offset=request.metadata_offset, now_ms=now_ms)
-    if target is BrokerState.CONTROLLED_SHUTDOWN:
+    if target is BrokerState.CONTROLLED_SHUTDOWN and state.progress.finished:
         last_change = next_offset + len(records) - 1 if records else state.image.offset
         state.sessions.begin_controlled_shutdown(node_id, last_change)
     wanted = state.sessions.wanted_offset()
@@ -221,6 +232,11 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
         ),
         records,
     )
+
+
+def _fenced_meanwhile(state: MachineState, broker: RegisterBrokerRecord) -> bool:
+    """True if it was unfenced by an earlier step of this command, and is fenced again."""
+    return state.progress.steps > 0 and broker.fenced
 
 
 class _Reports(NamedTuple):
@@ -265,20 +281,20 @@ def _follow_reports(state: MachineState, request: Heartbeat, reports: _Reports) 
     failed = dict.fromkeys(reports.failed)
     if failed:
         mark("replica-unserved")
-        found = [item for key in failed if (item := state.partition_of(key)) and node_id in item[1].isr]
+        found = (item for key in failed if (item := state.partition_of(key)) and node_id in item[1].isr)
         # schedule 56/unserved-replica-keeps-the-leadership
         records += state.changes(found, f"broker {node_id} cannot serve its replica", remove=node_id)
     rotten = dict.fromkeys(key for key in reports.rotten if key not in failed)
     if rotten:
         mark("replica-rotten")
-        judged = [item for key in rotten if (item := state.partition_of(key)) is not None]
+        judged = (item for key in rotten if (item := state.partition_of(key)) is not None)
         records += state.changes(judged, f"the replica of broker {node_id} has rotted, or is whole again")
     room = dict.fromkeys(key for key in reports.room if key not in failed and key not in rotten)
     if room:
         mark("replica-without-room")
-        judged = [item for key in room if (item := state.partition_of(key)) is not None]
+        judged = (item for key in room if (item := state.partition_of(key)) is not None)
         records += state.changes(judged, f"the directory of the replica of broker {node_id} is full, or has room again")
-    waiting = [
+    waiting = (
         item
         for key in dict.fromkeys(reports.reported)
         if key not in failed
@@ -287,7 +303,7 @@ def _follow_reports(state: MachineState, request: Heartbeat, reports: _Reports) 
         and (item := state.partition_of(key)) is not None
         and not item[1].has_leader
         and node_id in item[1].replicas
-    ]
+    )
     # schedule 45/report-elects-nobody
     records += state.changes(waiting, f"broker {node_id} reported where its log ends")
     return records
@@ -306,14 +322,16 @@ def change_room(
 
     changed = {(record.topic_id, record.partition) for record in but if isinstance(record, PartitionChangeRecord)}
     # schedule 57/partition-changes-twice-in-a-heartbeat
-    found = [
+    found = (
         (topic, partition)
         for topic, partition in state.partitions_in_isr(node_id)
         if (topic.topic_id, partition.partition) not in changed
-    ]
+    )
     why = f"the disk of broker {node_id} {'is full' if full else 'has room again'}"
     records = state.changes(found, why, has_room=has_room)
-    return [BrokerChangeRecord(node_id, broker.broker_epoch, disk_full=full), *records]
+    if state.progress.finished:  # another controller has it from the broker's next heartbeat, and begins anew
+        records.insert(0, BrokerChangeRecord(node_id, broker.broker_epoch, disk_full=full))
+    return records
 
 
 def _current(broker: RegisterBrokerRecord) -> BrokerState:
@@ -344,37 +362,47 @@ def _next(state: MachineState, broker: RegisterBrokerRecord, current: BrokerStat
 
 
 def fence(state: MachineState, node_id: NodeId, reason: str) -> list[MetadataRecord]:
-    """Take the broker out of every ISR (into the ELR where few are left), give its leaderships away, and fence it."""
+    """Take the broker out of every ISR (into the ELR where few are left), give its leaderships away, and fence it with
+    the last step: until then another controller would find it unfenced, and begin anew."""
     mark("broker-fenced")
     broker = state.image.brokers[node_id]
     # rule B12/fenced-broker-stays-in-the-isr
-    records = state.changes(state.partitions_in_isr(node_id), f"broker {node_id} fenced {reason}", remove=node_id)
-    records.append(BrokerChangeRecord(node_id, broker.broker_epoch, fenced=True, in_controlled_shutdown=False))
+    records = state.out_of_isrs(node_id, f"broker {node_id} fenced {reason}")
+    if state.progress.finished:  # rule A39/fenced-before-its-last-step
+        records.append(BrokerChangeRecord(node_id, broker.broker_epoch, fenced=True, in_controlled_shutdown=False))
     return records
 
 
 def unfence(state: MachineState, broker: RegisterBrokerRecord) -> list[MetadataRecord]:
-    """Unfence the broker, and elect it where a partition has no leader and it may lead."""
+    """Unfence the broker, and elect it where a partition has no leader and it may lead. What another controller finds
+    left of this it takes up when it becomes active (`elections.elect_left_over`)."""
     node_id = broker.node_id
-    records: list[MetadataRecord] = [BrokerChangeRecord(node_id, broker.broker_epoch, fenced=False)]
-    records += state.changes(state.partitions_without_leader(), f"broker {node_id} unfenced", add=node_id)
+    if _fenced_meanwhile(state, broker):
+        return []
+    records: list[MetadataRecord] = []
+    if state.progress.steps == 0:
+        records.append(BrokerChangeRecord(node_id, broker.broker_epoch, fenced=False))
+    mine = (item for item in state.partitions_without_leader() if node_id in item[1].replicas)
+    records += state.changes(mine, f"broker {node_id} unfenced", add=node_id)
     return records
 
 
 def begin_controlled_shutdown(state: MachineState, broker: RegisterBrokerRecord) -> list[MetadataRecord]:
-    """Mark the broker as shutting down, take it out of every ISR, and give its leaderships to replicas in sync."""
+    """Take a broker out of every ISR, give its leaderships to replicas in sync, and mark it with the last step as
+    shutting down."""
     mark("controlled-shutdown")
     node_id = broker.node_id
-    records: list[MetadataRecord] = [BrokerChangeRecord(node_id, broker.broker_epoch, in_controlled_shutdown=True)]
     # rule B12/shutdown-moves-nothing
-    records += state.changes(state.partitions_in_isr(node_id), f"broker {node_id} shuts down", remove=node_id)
+    records = state.out_of_isrs(node_id, f"broker {node_id} shuts down")
+    if state.progress.finished:
+        records.insert(0, BrokerChangeRecord(node_id, broker.broker_epoch, in_controlled_shutdown=True))
     return records
 
 
 def fence_expired(state: MachineState, now_ms: float) -> Result[tuple[NodeId, str] | None]:
     """Fence one broker whose session ended: one at a time, so that the next sees the changed partitions.
 
-    Answers the broker and the reason, or None.
+    Answers the broker and the reason, or None; None too where more steps follow.
     """
     for node_id in state.sessions.expired(now_ms):
         why = "it is gone"
@@ -384,6 +412,8 @@ def fence_expired(state: MachineState, now_ms: float) -> Result[tuple[NodeId, st
             mark("silent-broker-fenced")
             why = "it answers no probe"
         records = fence(state, node_id, f"for {why}")
+        if not state.progress.finished:
+            return Result(None, records)
         state.sessions.mark_fenced(node_id)
         return Result((node_id, why), records)
     return Result(None)
@@ -407,6 +437,8 @@ def unregister_broker(state: MachineState, request: UnregisterBrokerRequest) -> 
         f"broker {node_id} unregistered",
         lost=node_id,
     )
+    if not state.progress.finished:
+        return Result(reply, records)
     records.append(UnregisterBrokerRecord(node_id, broker.broker_epoch))
     state.sessions.drop(node_id)
     state.unserved.forget(node_id)

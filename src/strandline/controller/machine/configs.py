@@ -30,6 +30,9 @@ from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import NodeId
 from strandline.proto.settings import ConfigType, split_list
 
+_BINDING = AGREED_KEYS & TOPIC_SETTINGS.keys()
+"""What elections and the eligible leader replicas of partitions rest on."""
+
 
 def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest) -> Result[AlterConfigsReply]:
     """Set, delete, append to, subtract from configs; each resource succeeds or fails alone.
@@ -51,7 +54,7 @@ def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest)
             outcomes.append(ResourceOutcome(*resource, error.code, str(error.message)))
     if request.dry_run:
         records = []
-    elif any(isinstance(record, ConfigRecord) and record.name in AGREED_KEYS for record in records):
+    elif any(isinstance(record, ConfigRecord) and record.name in _BINDING for record in records):
         records += _consequences(state, records)  # rule B11/min-isr-lowered-and-the-eligible-kept
     return Result(AlterConfigsReply(tuple(outcomes)), records)
 
@@ -135,7 +138,7 @@ def _consequences(state: MachineState, records: list[MetadataRecord]) -> list[Me
     image = delta.image(state.image.offset, state.image.epoch, state.image.timestamp_ms)
     topics: dict[str, TopicInfo] = {}
     for record in records:
-        if isinstance(record, ConfigRecord) and record.name in AGREED_KEYS:
+        if isinstance(record, ConfigRecord) and record.name in _BINDING:
             if record.resource_type == ResourceType.BROKER:
                 topics = dict(state.image.topics)
                 break
@@ -152,7 +155,5 @@ def _consequences(state: MachineState, records: list[MetadataRecord]) -> list[Me
 
 
 def _min_isr_rises(state: MachineState, after: MetadataImage, topic: TopicInfo, partition: PartitionRecord) -> bool:
-    old, new = (
-        state.resolver.min_insync_replicas(image, topic.name, len(partition.replicas)) for image in (state.image, after)
-    )
+    old, new = (state.resolver.min_insync_replicas(image, topic.name, partition) for image in (state.image, after))
     return new > old

@@ -69,7 +69,7 @@ def _elect_one(
         topic,
         partition,
         "preferred election asked for" if preferred else "unclean election asked for",
-        election=Election.PREFERRED if preferred else Election.UNCLEAN,
+        election=Election.PREFERRED if preferred else Election.ANY,
         patient=preferred,
     )
     record = change.build()
@@ -185,11 +185,17 @@ def balance_leaders(state: MachineState) -> Result[int]:
     return Result(len(records), records)
 
 
+def elect_left_over(state: MachineState) -> Result[None]:
+    """Leaders where nobody leads and somebody may: what the controller before left of its work (rule A39)."""
+    left = (item for item in state.partitions_without_leader() if item[1].isr or item[1].eligible_leader_replicas)
+    return Result(None, state.changes(left, "a new controller found nobody leading"))
+
+
 def end_waits(state: MachineState, now_ms: float) -> Result[int]:
     """Partitions that have waited long enough for the rest of their last ISR are led by the greatest log of those that
-    are back (rule B30); answers how many."""
+    are back (rule B30); answers how many. What a step has no room for waits for the next one."""
     records: list[MetadataRecord] = []
-    for key in state.unproven.over(now_ms):
+    for key in state.unproven.over(now_ms)[: state.settings.max_changes_per_step]:
         state.unproven.wait(key, waits=False)
         found = state.partition_of(key)
         if found is not None:

@@ -16,6 +16,7 @@ from strandline.controller.metadata.features import (
 )
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.snapshot import what_needs_more_than
 from strandline.controller.survey import Survey
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -73,6 +74,9 @@ def _may_be_left(image: MetadataImage, name: str, now: int, wanted: int) -> None
         if wanted < level.number <= now and (kept or not level.can_be_left):  # rule A33/a-level-that-cannot-be-left
             why = f"it is at {now}, and level {level.number} cannot be left: {level.leaving}"
             _refuse(name, wanted, why)
+    needed = what_needs_more_than(wanted, image) if name == METADATA_FEATURE and wanted < now else ""
+    if needed:  # rule A33/a-level-that-is-needed-is-left
+        _refuse(name, wanted, f"it is at {now}, and {needed}: end that first")
 
 
 def _refuse(name: str, level: int, why: str) -> NoReturn:

@@ -65,6 +65,8 @@ def _alter_one(
     topic, partition = state.known_partition(TopicIdPartition(item.topic_id, item.partition))
     validate(state.image, sender, partition, item)
     for member in item.new_isr:
+        if member.node_id in state.leaving and member.node_id not in partition.isr:
+            raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} is being taken out of its ISRs.")
         if not state.can_serve(member.node_id, topic, partition):  # schedule 56/unserved-replica-joins-the-isr
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} says it cannot serve its replica.")
         if member.node_id not in partition.isr and _must_heal_first(state, member.node_id, topic, partition):
@@ -113,7 +115,7 @@ def _outcome(state: MachineState, topic: TopicInfo, partition: PartitionRecord) 
         partition_epoch=partition.partition_epoch,
         isr=partition.isr,
         recovering=partition.recovering,
-        min_insync_replicas=state.resolver.min_insync_replicas(state.image, topic.name, len(partition.replicas)),
+        min_insync_replicas=state.resolver.min_insync_replicas(state.image, topic.name, partition),
     )
 
 

@@ -1,9 +1,9 @@
 """Placement of the replicas of new partitions.
 
-Goals, the first before the next: copies of one partition in different racks; none on a fenced broker where an unfenced
-one is left; each topic's copies spread evenly over the brokers (counts differ by at most one); so are its leaders; and
-the first followers of one leader vary, so that a broker's fall spreads its leaderships. Constraints: no broker has two
-copies of a partition, and the first replica is unfenced.
+A cordoned broker gets none. Goals, the first before the next: copies of one partition in different racks; none on a
+fenced broker where an unfenced one is left; each topic's copies spread evenly over the brokers (counts differ by at
+most one); so are its leaders; and the first followers of one leader vary, so that a broker's fall spreads its
+leaderships. Constraints: no broker has two copies of a partition, and the first replica is unfenced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
@@ -21,7 +23,7 @@ from strandline.proto.ports import Rng
 
 @dataclass(frozen=True, slots=True)
 class UsableBroker:
-    """A broker that may get replicas: registered and not shutting down."""
+    """A broker that may get replicas: registered, not shutting down and not cordoned."""
 
     node_id: NodeId
     rack: str | None
@@ -39,11 +41,33 @@ def default_replication_factor(brokers: int) -> int:
 
 def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
     """The brokers that may get replicas, by node id."""
+    cordoned = cordoned_brokers(image)
     return [
         UsableBroker(broker.node_id, broker.rack, broker.fenced)
         for _, broker in sorted(image.brokers.items())
-        if not broker.in_controlled_shutdown
+        if not broker.in_controlled_shutdown and broker.node_id not in cordoned  # rule B49/the-cordoned-get-replicas
     ]
+
+
+def cordoned_brokers(image: MetadataImage) -> list[NodeId]:
+    """The registered brokers that get no new replicas, by node id (`cordoned.log.dirs=*`)."""
+    row = BrokerSettings.cordoned_log_dirs
+    return [node for node in sorted(image.brokers) if ConfigResolver({}, node).broker_value(image, row)]
+
+
+def check_not_cordoned(image: MetadataImage, nodes: Iterable[NodeId]) -> None:
+    """Check an assignment that somebody made.
+
+    Raises:
+        KafkaError: INVALID_REPLICA_ASSIGNMENT: one of these brokers, which would get a new replica, is cordoned.
+    """
+    cordoned = sorted(set(nodes).intersection(cordoned_brokers(image)))
+    if cordoned:  # rule B49/the-cordoned-get-what-is-assigned
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The assignment gives broker {cordoned[0]} a new replica, and it is cordoned (cordoned.log.dirs): assign "
+            f"it to another broker, or let it have replicas again by `strandline broker uncordon {cordoned[0]}`.",
+        )
 
 
 class Placer:
@@ -51,6 +75,9 @@ class Placer:
 
     def __init__(self, brokers: Sequence[UsableBroker], image: MetadataImage, rng: Rng) -> None:
         self._brokers = list(brokers)
+        cordoned = cordoned_brokers(image)
+        them = ", ".join(map(str, cordoned))
+        self._cordoned = f" Cordoned: {them} (`strandline broker uncordon`)." if cordoned else ""
         # Ties go to the first broker here; shuffled once, so that one topic after another does not load one broker.
         rng.shuffle(self._brokers)
         self._replicas: Counter[NodeId] = Counter()
@@ -71,7 +98,7 @@ class Placer:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"Unable to replicate the partition {replication_factor} time(s): the cluster has "
-                f"{len(self._brokers)} broker(s) that may hold replicas.",
+                f"{len(self._brokers)} broker(s) that may hold replicas.{self._cordoned}",
                 brokers=len(self._brokers),
             )
         if all(broker.fenced for broker in self._brokers):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
+from strandline.controller.machine.partition_change import Assignment, Election, LogPosition, PartitionChange
 from strandline.controller.machine.replica_reports import OffsetTracker, ReportedReplicas
 from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
 from strandline.controller.machine.unproven import UnprovenEnds
@@ -15,7 +17,12 @@ from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import OWN_LEVELS
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
-from strandline.controller.metadata.records import MetadataRecord, PartitionRecord, RegisterBrokerRecord
+from strandline.controller.metadata.records import (
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+)
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
@@ -58,14 +65,60 @@ class MachineSettings(Settings, scope=Scope.NODE):
 
     Attributes:
         max_elections_per_balance: preferred elections in one pass of the periodic check; it must not stall the loop.
+        max_changes_per_step: partitions that a command judges in one turn of the loop (rule A39).
         tiered_storage: this node knows of an object store: topics may be tiered.
         supported: the levels of features that this node's build knows.
     """
 
     times = Part(SessionTimes)
     max_elections_per_balance = 1000
+    max_changes_per_step = 500
     tiered_storage = False
     supported = OWN_LEVELS
+
+
+class Progress:
+    """How far a command has come that may change more partitions than one turn of the loop, or one batch of the log,
+    has room for (rule A39). It judges so many a step, and is run again, on the state of that time, until it is through.
+
+    Attributes:
+        steps: taken before this one.
+        finished: this step is the last: nothing is left.
+    """
+
+    def __init__(self) -> None:
+        """Without `begin_step` there is one step, with room for everything."""
+        self.steps = 0
+        self.finished = True
+        self._left: float = math.inf
+        self._kept: dict[str, Any] = {}
+
+    def begin_step(self, judged_max: int) -> None:
+        """Begin a run of the command."""
+        self.finished, self._left = True, judged_max
+
+    def end_step(self) -> None:
+        """End the run; the next one goes on where it stopped."""
+        self.steps += 1
+
+    def once(self, name: str, find: Callable[[], T]) -> T:
+        """What the first step found; later steps have seen what the earlier ones did."""
+        if self._left == math.inf:
+            return find()
+        if name not in self._kept:
+            self._kept[name] = find()
+        found: T = self._kept[name]
+        return found
+
+    def take(self, name: str, find: Iterable[T]) -> Iterator[T]:
+        """What is left of the work that the first step found, as far as this one has room."""
+        queue: deque[T] = self.once(name, lambda: deque(find))
+        while queue:
+            if self._left <= 0:  # rule A39/a-broker-leaves-in-one-step
+                self.finished = False
+                return
+            self._left -= 1
+            yield queue.popleft()
 
 
 class MachineState:
@@ -101,11 +154,20 @@ class MachineState:
         """Replicas with batches that are not what was written, on a disk that is well otherwise."""
         self.without_room = ReportedReplicas()
         """Replicas in a full directory of a broker that has room in another."""
+        self.leaving: dict[NodeId, None] = {}
+        """Brokers that are being taken out of the ISRs, step by step: they lead nothing new, and join none."""
+        self.progress = Progress()
+        """Of the command that runs."""
         self.unproven = UnprovenEnds(image)
         """Logs of which nothing proves that they reach to where they did."""
         for node_id, broker in image.brokers.items():
             suspected = node_id == led_before  # schedule 60/deposed-controller-is-trusted
             self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True, suspected=suspected)
+
+    def begin_step(self, progress: Progress) -> None:
+        """Begin a step of a command that has come so far."""
+        self.progress = progress
+        progress.begin_step(self.settings.max_changes_per_step)
 
     def replay(self, records: Sequence[MetadataRecord]) -> MetadataDelta:
         """Change that these records would make; the image stays as it is. Raises FatalError if they cannot be
@@ -117,10 +179,24 @@ class MachineState:
 
     def adopt(self, delta: MetadataDelta, last_offset: int) -> None:
         """Apply records that were replayed on the working image; the last of them stands at `last_offset`."""
-        self.image = delta.image(last_offset, self.image.epoch, self.image.timestamp_ms)
+        before = self.image
+        self.image = delta.image(last_offset, before.epoch, before.timestamp_ms)
         self.unproven.adopted(delta, self.image)
+        for topic_id, numbers in delta.partitions.items():
+            old, new = before.topic_by_id.get(topic_id), self.image.topic_by_id[topic_id]
+            for number in numbers:
+                was = None if old is None else old.partitions.get(number)
+                if was is not None and was.replicas != new.partitions[number].replicas:
+                    self._forget_replicas(TopicIdPartition(topic_id, number), was, new.partitions[number])
         for topic_id in delta.deleted_topics:
             self.offsets.forget_topic(topic_id)
+
+    def _forget_replicas(self, key: TopicIdPartition, was: PartitionRecord, now: PartitionRecord) -> None:
+        """What was reported of a replica that is gone says nothing of one that comes in its place (rule B46)."""
+        for node_id in was.replicas:
+            if node_id not in now.replicas:  # rule B46/reports-outlive-the-replica
+                self.offsets.forget_replica(key, node_id)
+                self.unproven.forget_replica(key, node_id)
 
     def broker_of_epoch(self, node_id: NodeId, broker_epoch: int) -> RegisterBrokerRecord:
         """The registered broker. Raises KafkaError STALE_BROKER_EPOCH when it is not the one of that epoch."""
@@ -142,6 +218,7 @@ class MachineState:
         *,
         acceptable: Callable[[NodeId], bool] | None = None,
         target_isr: tuple[NodeId, ...] | None = None,
+        assignment: Assignment | None = None,
         recovering: bool | None = None,
         doubtful: NodeId = NO_NODE,
         lost: NodeId = NO_NODE,
@@ -154,7 +231,7 @@ class MachineState:
         on their disks or without. `patient`: it may wait for more reports (rule B30)."""
         image = self.image if resolver_image is None else resolver_image
         room = self.image.has_room if has_room is None else has_room
-        lives = self.image.is_active if acceptable is None else acceptable
+        lives = self.lives if acceptable is None else acceptable
         if election is None:
             unclean = self.resolver.unclean_election_enabled(image, topic.name)
             election = Election.UNCLEAN if unclean else Election.ONLINE
@@ -163,9 +240,10 @@ class MachineState:
         return PartitionChange(
             partition,
             acceptable=lambda node: lives(node) and self.can_serve(node, topic, partition),
-            min_isr=self.resolver.min_insync_replicas(image, topic.name, len(partition.replicas)),
+            min_isr=self.resolver.configured_min_insync_replicas(image, topic.name),
             election=election,
             target_isr=target_isr,
+            assignment=assignment,
             recovering=recovering,
             doubtful=doubtful,
             lost=lost,
@@ -222,9 +300,13 @@ class MachineState:
         doubtful: NodeId = NO_NODE,
         lost: NodeId = NO_NODE,
         has_room: Callable[[NodeId], bool] | None = None,
+        work: str = "",
     ) -> list[MetadataRecord]:
-        """The records that take a broker out of ISRs (`remove`; out of ELRs too, if its log is in doubt; of everything
-        that counts, if it is lost) or let it lead.
+        """The records of this step that take a broker out of ISRs (`remove`; out of ELRs too, if its log is in doubt;
+        of everything that counts, if it is lost) or let it lead.
+
+        What the first step was given is gone through, by later steps too (rule A39), and nothing else; `work` names it,
+        where the `reason` does not.
 
         `add` may lead although the image still has it fenced, for the record that unfences it stands in the same batch;
         likewise the others may not, although the image has them active, and `has_room` knows better than the image.
@@ -234,12 +316,11 @@ class MachineState:
         def acceptable(node_id: NodeId) -> bool:
             if node_id in leaving:
                 return False
-            return node_id == add or self.image.is_active(node_id)
+            return node_id == add or self.lives(node_id)
 
-        records: list[MetadataRecord] = []
-        for topic, partition in partitions:
+        def judged(topic: TopicInfo, partition: PartitionRecord) -> MetadataRecord | None:
             # schedule 45/broker-in-doubt-stays-in-the-isr
-            record = self.change(
+            return self.change(
                 topic,
                 partition,
                 reason,
@@ -249,21 +330,44 @@ class MachineState:
                 lost=lost,
                 has_room=has_room,
             ).build()
-            if record is not None:
-                records.append(record)
+
+        keys = (TopicIdPartition(topic.topic_id, one.partition) for topic, one in partitions)
+        found = (self.partition_of(key) for key in self.progress.take(work or reason, keys))  # as they are by now
+        return [record for item in found if item is not None and (record := judged(*item)) is not None]
+
+    def out_of_isrs(self, node_id: NodeId, reason: str) -> list[MetadataRecord]:
+        """The records of this step that take a broker out of every ISR, first where it leads. Until the last one it is
+        kept from new ones."""
+        led_first = sorted(self.partitions_in_isr(node_id), key=lambda item: item[1].leader != node_id)
+        records = self.changes(led_first, reason, remove=node_id)  # rule A39/leaderships-wait-for-the-rest
+        if not self.progress.finished:
+            self.leaving[node_id] = None  # rule A39/who-leaves-comes-back-between-two-steps
+            return records
+        if self.progress.steps:
+            out = {
+                (record.topic_id, record.partition) for record in records if isinstance(record, PartitionChangeRecord)
+            }
+            new = [item for item in self.partitions_in_isr(node_id) if (item[0].topic_id, item[1].partition) not in out]
+            # rule A39/new-partitions-keep-who-leaves
+            records += self.changes(new, reason, remove=node_id, work=f"joined by step {self.progress.steps}")
+        self.leaving.pop(node_id, None)
         return records
+
+    def lives(self, node_id: NodeId) -> bool:
+        """True if the broker is active, and not about to be taken out."""
+        return node_id not in self.leaving and self.image.is_active(node_id)
 
     def partitions_in_isr(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionRecord]]:
         """Partitions that have the broker in their ISR."""
-        return [item for item in self.image.partitions() if node_id in item[1].isr]
+        return (item for item in self.image.partitions() if node_id in item[1].isr)
 
     def partitions_that_count_on(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionRecord]]:
         """Partitions that have the broker in their ISR, among their eligible leader replicas, or in doubt."""
-        return [
+        return (
             item
             for item in self.image.partitions()
             if node_id in (*item[1].isr, *item[1].eligible_leader_replicas, *item[1].last_known_elr)
-        ]
+        )
 
     def partition_of(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionRecord] | None:
         """The partition, or None."""
@@ -285,7 +389,7 @@ class MachineState:
 
     def partitions_without_leader(self) -> Iterable[tuple[TopicInfo, PartitionRecord]]:
         """Partitions without a leader."""
-        return [item for item in self.image.partitions() if not item[1].has_leader]
+        return (item for item in self.image.partitions() if not item[1].has_leader)
 
     def leads_any(self, node_id: NodeId) -> bool:
         """True if the broker leads at least one partition."""

@@ -20,7 +20,12 @@ from strandline.controller.api import (
     TopicRef,
 )
 from strandline.controller.machine import adoption, tiering
-from strandline.controller.machine.placement import Placer, default_replication_factor, usable_brokers
+from strandline.controller.machine.placement import (
+    Placer,
+    check_not_cordoned,
+    default_replication_factor,
+    usable_brokers,
+)
 from strandline.controller.machine.state import (
     MAX_PARTITIONS_PER_REQUEST,
     MachineState,
@@ -272,6 +277,7 @@ def _check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor
         broken = f"a partition with {len(replicas)} replica(s), while other partitions have {factor}"
     if broken:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {broken}.")
+    check_not_cordoned(image, replicas)
 
 
 def new_partition(
@@ -365,6 +371,12 @@ def _add_partitions(
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {topic.name} currently has {have} partition(s); {addition.count} would not be an increase.",
+        )
+    moving = [number for number, info in topic.partitions.items() if info.is_moving]
+    if moving:  # rule B40/partitions-are-added-during-a-move
+        raise KafkaError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"Partition {moving[0]} of topic {topic.name} is moving. Add partitions once it is over, or cancelled.",
         )
     more = addition.count - have
     placement.charge(more)

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from strandline.controller.metadata.features import LEVEL_OF_FEATURES
-from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
+from strandline.controller.metadata.features import LEVEL_OF_FEATURES, LEVEL_OF_MOVES
+from strandline.controller.metadata.records import (
+    MetadataRecord,
+    MetadataVersionRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+)
 from strandline.controller.metadata.table import BY_KIND
 
-FIELD_LEVELS: Mapping[type[MetadataRecord], Mapping[str, int]] = {MetadataVersionRecord: {"release": LEVEL_OF_FEATURES}}
+FIELD_LEVELS: Mapping[type[MetadataRecord], Mapping[str, int]] = {
+    MetadataVersionRecord: {"release": LEVEL_OF_FEATURES},
+    PartitionRecord: {"adding_replicas": LEVEL_OF_MOVES, "removing_replicas": LEVEL_OF_MOVES},
+    PartitionChangeRecord: {"adding_replicas": LEVEL_OF_MOVES, "removing_replicas": LEVEL_OF_MOVES},
+}
 """By type and field, the metadata.version from which the field may be other than its default: builds that do not know
 it pass over it."""
 

@@ -130,6 +130,8 @@ class PartitionRecord(MetadataRecord):
         leader: NO_NODE while there is none.
         leader_epoch: bumped at each election; partition_epoch: bumped at each change of this partition.
         recovering: the leader was elected uncleanly and has not finished recovering.
+        adding_replicas: those of `replicas` that a move under way brings (KIP-455).
+        removing_replicas: those of `replicas` that it takes away once it is over.
     """
 
     topic_id: Annotated[TopicId, 1]
@@ -142,6 +144,8 @@ class PartitionRecord(MetadataRecord):
     leader_epoch: Annotated[LeaderEpoch, Int32(8)]
     partition_epoch: Annotated[PartitionEpoch, Int32(9)]
     recovering: Annotated[bool, 10]
+    adding_replicas: Annotated[tuple[NodeId, ...], Int32(11)] = ()
+    removing_replicas: Annotated[tuple[NodeId, ...], Int32(12)] = ()
 
     @property
     def has_leader(self) -> bool:
@@ -150,6 +154,21 @@ class PartitionRecord(MetadataRecord):
     @property
     def preferred_leader(self) -> NodeId:
         return self.replicas[0]
+
+    @property
+    def is_moving(self) -> bool:
+        """A move is under way."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    @property
+    def target_replicas(self) -> tuple[NodeId, ...]:
+        """The assignment once the move is over."""
+        return tuple(node for node in self.replicas if node not in self.removing_replicas)
+
+    @property
+    def original_replicas(self) -> tuple[NodeId, ...]:
+        """The assignment without the move."""
+        return tuple(node for node in self.replicas if node not in self.adding_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +188,8 @@ class PartitionChangeRecord(MetadataRecord):
     leader: Annotated[NodeId | None, SInt32(7)] = None
     recovering: Annotated[bool | None, 8] = None
     reason: Annotated[str, 9] = ""
+    adding_replicas: Annotated[tuple[NodeId, ...] | None, 10] = None
+    removing_replicas: Annotated[tuple[NodeId, ...] | None, 11] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,6 +248,7 @@ def check_partition(info: PartitionRecord) -> None:
     * the replicas are distinct, no negative node ids, and not empty; ISR and ELR lie within them;
     * ISR and ELR are disjoint;
     * the leader, if any, is in the ISR;
+    * the replicas that a move adds and those that it removes lie within them, are distinct, and leave one that stays;
     * leader epoch and partition epoch are not negative.
 
     Raises:
@@ -263,7 +264,15 @@ def check_partition(info: PartitionRecord) -> None:
         broken = "its eligible leader replicas are not replicas outside the ISR"
     elif info.has_leader and info.leader not in info.isr:
         broken = "its leader is not in its ISR"
+    elif info.is_moving and not _can_move(info):
+        broken = "the replicas that a move adds and removes do not lie within its own, or leave none"
     elif min(replicas) < 0 or info.leader_epoch < 0 or info.partition_epoch < 0:
         broken = "a node id or an epoch of it is negative"
     if broken:
         raise FatalError(f"Partition {info.partition} of topic {info.topic_id} cannot stand, {broken}: {info}")
+
+
+def _can_move(info: PartitionRecord) -> bool:
+    moved = (*info.adding_replicas, *info.removing_replicas)
+    distinct = len(set(moved)) == len(moved) and all(node in info.replicas for node in moved)
+    return distinct and bool(info.target_replicas and info.original_replicas)

@@ -70,6 +70,14 @@ def _throttled_rate(side: str, sentence: str) -> Setting[int]:
     )
 
 
+def _all_or_none(name: str, text: str) -> bool:
+    """Of `cordoned.log.dirs`: all directories of the broker, or none."""
+    if split_list(text) not in ([], ["*"]):
+        raise ConfigError(name, text, _CORDONED)
+    return bool(split_list(text))
+
+
+_CORDONED = "* (all of the broker's directories) or nothing; `strandline log move` empties a single one"
 _FLUSH = "flush.policy says when records are synced, by default before each acknowledgement"
 _LAG = "a segment is copied once it is closed and committed"
 _ONE_WAY = "a topic is tiered as long as it has segments in the object store"
@@ -354,6 +362,16 @@ class BrokerSettings(Settings, scope=Scope.BROKER):
         exact=True,
         cluster_wide=True,
     )
+    cordoned_log_dirs = parsed(
+        "cordoned.log.dirs",
+        _all_or_none,
+        "",
+        "*: the broker gets no new replicas, and keeps what it has (KIP-1066); `strandline broker cordon` sets it. The "
+        "controller goes by the metadata alone, so that a broker that is down stays cordoned.",
+        _CORDONED,
+        type=ConfigType.LIST,
+        agreed=True,
+    )
     default_replication_factor = whole(
         "default.replication.factor",
         -1,
@@ -440,8 +458,8 @@ BROKER_SETTINGS: dict[str, Setting[Any]] = {
 """What may be set on brokers while they run, the defaults of topics among it, by name."""
 
 AGREED_KEYS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.agreed)
-"""The controller and every leader must see one value of these (the high watermark rule and the eligible leader replicas
-rest on it), so a broker's own file does not count: only what the metadata log says, and the default."""
+"""The controller and every leader must see one value of these (the high watermark rule, the eligible leader replicas
+and placement rest on it), so a broker's own file does not count: only what the metadata log says, and the default."""
 
 REMOVED_FROM_KAFKA = frozenset(
     {"message.downconversion.enable", "message.format.version", "message.timestamp.difference.max.ms"}

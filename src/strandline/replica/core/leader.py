@@ -430,6 +430,12 @@ class LeaderCore:
         nodes = [follower.node_id for follower in self._followers if follower.durable_offset >= offset]
         return (self._me, *nodes) if self.durable_offset >= offset else tuple(nodes)
 
+    def lacking(self, offset: int, now_ms: float) -> tuple[NodeId, ...]:
+        """Nodes whose sync, or fetch, everything below `offset` waits for; this broker first."""
+        counted = self.durable_offset if self._sync_before_ack else self.log_end_offset
+        nodes = [f.node_id for f in self._followers if f.counted_offset < offset and self.waits_for(f, now_ms)]
+        return (self._me, *nodes) if counted < offset else tuple(nodes)
+
     def waits_for(self, follower: FollowerProgress, now_ms: float) -> bool:
         """The high watermark does not pass it: it is in the maximal ISR, or caught up and eligible to join."""
         return follower.in_maximal_isr or self._about_to_join(follower, now_ms)  # rule B4/newcomer-is-not-waited-for

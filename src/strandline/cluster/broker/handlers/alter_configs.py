@@ -10,6 +10,7 @@ import structlog
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.each_item import deny, each_item, named_twice
+from strandline.cluster.broker.handlers.broker_loggers import BROKER_LOGGER, BrokerLoggers
 from strandline.cluster.broker.request import Action, Authorizer, RequestContext, topic
 from strandline.controller import operations
 from strandline.controller.api import (
@@ -29,6 +30,7 @@ from strandline.proto.secrets import shown
 
 log = structlog.get_logger("strandline.broker")
 
+_KINDS = {ResourceType.TOPIC: "topic", ResourceType.BROKER: "broker", BROKER_LOGGER: "broker-logger"}
 _GIVES_VALUE = frozenset({ConfigOperation.SET, ConfigOperation.APPEND})
 
 
@@ -50,8 +52,10 @@ class AlterConfigsHandler:
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
         controller: ControllerChannel,
+        loggers: BrokerLoggers,
         timeout_ms: float,
     ) -> None:
+        self._loggers = loggers
         self._image = image
         self._authorizer = authorizer
         self._controller = controller
@@ -59,20 +63,34 @@ class AlterConfigsHandler:
 
     async def alter_incrementally(self, call: Call) -> Any:
         """One outcome a resource, in order."""
-        return _respond(await self._outcomes(call, [_alteration(one) for one in call.request.resources]))
+        resources = call.request.resources
+        refusals = named_twice([(one.resource_type, one.resource_name) for one in resources])
+        wanted = [
+            self._alter_loggers(call, one) if one.resource_type == BROKER_LOGGER and not twice else _alteration(one)
+            for one, twice in zip(resources, refusals, strict=True)
+        ]
+        return _respond(await self._outcomes(call, wanted))
 
     async def alter_altogether(self, call: Call) -> Any:
         """One outcome a resource, in order."""
         return _respond(await self._outcomes(call, [self._replacement(one) for one in call.request.resources]))
 
-    async def _outcomes(self, call: Call, wanted: list[ResourceAlteration | str]) -> list[Outcome]:
-        """Carry out what can be; one outcome for each resource asked for, in order. A text is why one cannot be."""
+    def _alter_loggers(self, call: Call, resource: Any) -> tuple[ErrorCode, str]:
+        return self._loggers.alter(call.context, resource, dry_run=call.request.validate_only)
+
+    async def _outcomes(
+        self, call: Call, wanted: Sequence[ResourceAlteration | tuple[ErrorCode, str] | str]
+    ) -> list[Outcome]:
+        """Carry out what can be; one outcome for each resource asked for, in order. A text is why one cannot be; some
+        have their outcome."""
         asked = [one for one in wanted if isinstance(one, ResourceAlteration)]
         answered = iter(await self._alter(call.context, asked, dry_run=call.request.validate_only))
         outcomes = []
         for resource, one in zip(call.request.resources, wanted, strict=True):
             if isinstance(one, str):
                 error, message = ErrorCode.INVALID_REQUEST, one
+            elif isinstance(one, tuple) and not isinstance(one, ResourceAlteration):
+                error, message = one
             else:
                 outcome = next(answered)
                 error, message = outcome.error, outcome.message
@@ -103,6 +121,8 @@ class AlterConfigsHandler:
 
     def _replacement(self, resource: Any) -> ResourceAlteration | str:
         """The changes from what is set now, or a sentence why there are none."""
+        if resource.resource_type == BROKER_LOGGER:
+            return "levels of loggers are changed one by one: by IncrementalAlterConfigs"
         try:
             kind = ResourceType(resource.resource_type)
         except ValueError:
@@ -116,6 +136,8 @@ class AlterConfigsHandler:
 
 def _alteration(resource: Any) -> ResourceAlteration | str:
     """The change, or a sentence why it cannot be one."""
+    if resource.resource_type == BROKER_LOGGER:
+        return "stands more than once in the request"
     try:
         kind = ResourceType(resource.resource_type)
     except ValueError:
@@ -162,7 +184,7 @@ def log_without_effect(kind: ResourceType, name: str, values: Mapping[str, str |
 
 def _configs_altered(request: Any, answer: Any) -> Iterator[Change]:
     for one, outcome in zip(request.resources, answer.responses, strict=True):
-        kind = {2: "topic", 4: "broker"}.get(one.resource_type, f"type {one.resource_type}")
+        kind = _KINDS.get(one.resource_type, f"type {one.resource_type}")
         # rule A20/secrets-in-the-audit
         changes = ", ".join(f"{config.name}={shown(config.name, config.value)}" for config in one.configs)
         yield f"{kind} {one.resource_name or '(all)'}: {changes}", outcome.error_code

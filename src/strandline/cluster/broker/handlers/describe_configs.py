@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, by_schema, part, short
 from strandline.cluster.broker.config import DerivedSetting, StaticSetting
+from strandline.cluster.broker.handlers.broker_loggers import BROKER_LOGGER, BrokerLoggers, logger_row
 from strandline.cluster.broker.request import Authorizer, RequestContext, require, topic
 from strandline.cluster.broker.requested_topics import topic_name_fault
 from strandline.controller.machine.placement import default_replication_factor, usable_brokers
@@ -57,7 +58,7 @@ class DescribedResource(NamedTuple):
 
 
 class DescribeConfigsHandler:
-    """Describes the configs of topics and of this broker."""
+    """Describes the configs of topics, of this broker and of its loggers."""
 
     def __init__(
         self,
@@ -68,8 +69,10 @@ class DescribeConfigsHandler:
         configs: ConfigResolver,
         settings: Sequence[StaticSetting],
         derived: Sequence[DerivedSetting],
+        loggers: BrokerLoggers,
         clock: Clock,
     ) -> None:
+        self._loggers = loggers
         self._node_id = node_id
         self._image = image
         self._authorizer = authorizer
@@ -97,7 +100,8 @@ class DescribeConfigsHandler:
     def _describe(
         self, context: RequestContext, resource_type: int, name: str, keys: tuple[str, ...] | None
     ) -> DescribedResource:
-        """The configs of a topic, of this broker, or the dynamic defaults of all brokers (name ""); no keys: all.
+        """The configs of a topic, of this broker or its loggers, or the dynamic defaults of all brokers (name ""); no
+        keys: all.
 
         Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST (another broker's id, or a type
         that is not served), TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED.
@@ -114,6 +118,10 @@ class DescribeConfigsHandler:
             return self._topic_configs(context, name)
         if resource_type == ResourceType.BROKER:
             return self._broker_configs(context, name)
+        if resource_type == BROKER_LOGGER:
+            source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
+            levels = self._loggers.described(context, name)
+            return [DescribedConfig(logger, logger_row(logger), level, source, ()) for logger, level in levels]
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no configs here")
 
     def _topic_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:

@@ -23,6 +23,7 @@ from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import FETCH_BYTES, PARTITION_BYTES, Account, KeptMemory, MemoryBudget
 from strandline.cluster.broker.request import Authorizer, Exchange, Peer, RequestContext, allowed, topic
 from strandline.cluster.broker.requested_topics import find_topic
+from strandline.cluster.broker.slow_requests import some_of
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.log.batch import iter_batches
 from strandline.log.compression import Codec
@@ -90,13 +91,14 @@ POINTS_TO_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EP
 class FetchedPartition(PartitionData):
     """Result of one partition: what it gave, and how far it was read."""
 
-    __slots__ = ("next_offset", "tp", "wanted")
+    __slots__ = ("next_offset", "tp", "wanted", "was_cold")
 
     def __init__(self, wanted: FetchPartition) -> None:
         super().__init__(wanted.topic, wanted.partition)
         self.wanted = wanted
         self.tp: TopicPartition | None = None
         self.next_offset = wanted.fetch_offset
+        self.was_cold = False
 
     def fail(self, error: ErrorCode) -> None:
         self.error = error
@@ -280,6 +282,7 @@ class Fetch:
 
     async def _read_cold_ones(self, cold: list[FetchedPartition]) -> None:
         for result in cold:
+            result.was_cold = True
             limits = self._limits(result)
             self._charge(Account.FETCH, limits["max_bytes"])
             try:
@@ -674,6 +677,14 @@ _NOTHING_TO_IT = (
 )
 
 
+def _explain(results: Sequence[FetchedPartition]) -> dict[str, object]:
+    """Figures of a slow fetch: from where it reads, and whether it waited for a disk."""
+    cold = [result.tp for result in results if result.was_cold]
+    places = (f"{result.tp or result.wanted.topic}@{result.wanted.fetch_offset}" for result in results)
+    figures: dict[str, object] = {"topic_partitions": some_of(places, len(results))}
+    return figures | ({"waited_for": f"the disk or the object store: {some_of(cold, len(cold))}"} if cold else {})
+
+
 class FetchHandler:
     """Handler of fetches: decodes, finds the partitions, has them read (`Fetch`), answers.
 
@@ -779,6 +790,8 @@ class FetchHandler:
             ),
         )
         exchange.when_gone = fetch.cancel
+        exchange.may_wait_ms = message.max_wait_ms
+        exchange.explained_by(partial(_explain, results))
         yield from fetch.begin()
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:

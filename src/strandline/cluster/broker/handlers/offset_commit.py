@@ -200,9 +200,9 @@ class OffsetCommitHandler:
         Raises KafkaError: it is not, or nobody knows.
         """
         producer = request.producer_id, request.producer_epoch
-        tp, verification = await self._groups.begin_verification(request.group_id, *producer)
+        add = context.version >= TXN_ADDS_SINCE
+        tp, verification = await self._groups.begin_verification(request.group_id, *producer, own_epoch=add)
         if verification is not None:
-            add = context.version >= TXN_ADDS_SINCE
             answers = await ask_again(
                 self._verifier, self._clock, request.transactional_id, producer, [tp], add=add, timeout_ms=AGAIN_MS_MAX
             )

@@ -17,6 +17,7 @@ from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.first_appends import FirstAppends, Refusal, TransactionGate
 from strandline.cluster.broker.request import Authorizer, Exchange, RequestContext, refusal, topic
 from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
+from strandline.cluster.broker.slow_requests import some_of
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.batch import (
     ATTRIBUTES_LOW_POSITION,
@@ -54,6 +55,7 @@ from strandline.proto.ports import Clock
 from strandline.proto.timers import Deadlines, Ticket
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import Append
+from strandline.replica.states import ACKS_ALL
 
 ACKS = (-1, 0, 1)
 """What a producer may ask for; -1 is acks=all."""
@@ -113,16 +115,20 @@ NOTHING_PREPARED = Prepared()
 
 
 class _Pending:
-    """A produce request whose appends have not all ended. `left` counts them, and one more while it is being built."""
+    """A produce request whose appends have not all ended. `left` counts them, and one more while it is being built.
 
-    __slots__ = ("_done", "appends", "failed", "left", "result", "ticket")
+    `last` is the one that ended last.
+    """
+
+    __slots__ = ("_done", "appends", "failed", "last", "left", "result", "ticket")
 
     def __init__(self, done: Done) -> None:
         self._done = done
         self.left = 1
         self.failed = False
         self.result: list[tuple[ProduceTopic, list[PartitionResult]]] = []
-        self.appends: list[Append] = []
+        self.appends: list[tuple[TopicPartition, Append]] = []
+        self.last: tuple[TopicPartition, Append] | None = None
         self.ticket: Ticket | None = None
 
     def one_ended(self) -> None:
@@ -135,7 +141,7 @@ class _Pending:
 
     def expire(self) -> None:
         """The request's time is over: what has not ended ends now; the batches may be committed all the same."""
-        for append in list(self.appends):
+        for _, append in list(self.appends):
             append.cancel(ErrorCode.REQUEST_TIMED_OUT)  # rule B9/timeout-unsaid
 
 
@@ -164,6 +170,7 @@ class _PartitionAppend:
             self._pending.failed = True
             result.message = outcome.message
             _point_to_leader(self._image(), result, self._tp)
+        self._pending.last = (self._tp, outcome)
         self._pending.one_ended()
 
 
@@ -197,7 +204,7 @@ class ProduceHandler:
     def handle(self, exchange: Exchange, body: memoryview) -> None:
         """Append; answered when every partition's append has ended."""
         if self._replicas.trace is not None:
-            self._replicas.trace.began()
+            self._replicas.trace.began(exchange.context.received_ms)
         request = read_request(body, exchange.context.version)
 
         def done(result: ProduceResult) -> None:
@@ -211,7 +218,7 @@ class ProduceHandler:
                 exchange.respond_nothing()
 
         def append(prepared: Prepared) -> None:
-            self._append(exchange.context, request, prepared, lambda result: exchange.attempt(lambda: done(result)))
+            self._append(exchange, request, prepared, lambda result: exchange.attempt(lambda: done(result)))
 
         slow = self._slow_to_pack(exchange.context, request) if self._replicas.packs_anew else None
         first = None if request.transactional_id is None else self._look_at(exchange.context, request)
@@ -250,7 +257,7 @@ class ProduceHandler:
             )
             verified = {tp: asked.verification for tp, asked in first.asked.items()}
         if self._replicas.trace is not None:
-            self._replicas.trace.began()  # anew: others may have begun meanwhile
+            self._replicas.trace.began(self._clock.monotonic_ms())  # anew: others may have begun meanwhile
         refusal = None if first is None else first.refusal
         append(Prepared(packed, verified, refusal, self._clock.monotonic_ms() - began_ms))
 
@@ -302,7 +309,7 @@ class ProduceHandler:
         self._respond(exchange, result)
         return True
 
-    def _append(self, context: RequestContext, request: ProduceRequest, prepared: Prepared, done: Done) -> None:
+    def _append(self, exchange: Exchange, request: ProduceRequest, prepared: Prepared, done: Done) -> None:
         """Append what the request holds, as it was prepared; `done` is called exactly once, perhaps before this
         returns.
 
@@ -313,7 +320,8 @@ class ProduceHandler:
         stands there twice), REQUEST_TIMED_OUT (indeterminate: the batch may be committed), and whatever the replica
         answers (rule B9).
         """
-        pending = _Pending(done)
+        pending, context = _Pending(done), exchange.context
+        exchange.explained_by(lambda: self._explain(request.acks, pending))
         deadline_ms = self._clock.monotonic_ms() + HOLD_MS_MAX
         seen: set[TopicPartition] = set()
         packed, verified, refusal, spent_ms = prepared
@@ -345,7 +353,7 @@ class ProduceHandler:
                 ended = _PartitionAppend(self._image, pending, result, tp)
                 append = self._replicas.append(tp, ready, request.acks, ended, verified.get(tp) if verified else None)
                 if append is not None:
-                    pending.appends.append(append)
+                    pending.appends.append((tp, append))
         if pending.left > 1 and pending.appends:
             pending.ticket = self._deadlines.add(max(request.timeout_ms - spent_ms, 0), pending.expire)
         pending.one_ended()
@@ -418,6 +426,23 @@ class ProduceHandler:
         stored = None if partition is None or partition.log is None else partition.log.config.stored_codec
         attributes = batch[ATTRIBUTES_LOW_POSITION]
         return bool(attributes & CODEC_MASK) or needs_packing(attributes, stored)
+
+    def _explain(self, acks: int, pending: _Pending) -> dict[str, object]:
+        """Figures of a slow request: what it is about, and the last that it waited for, or waits for still."""
+        names = (f"{self._name_of(wanted)}-{one.index}" for wanted, parts in pending.result for one in parts)
+        count = sum(len(parts) for _, parts in pending.result)
+        figures: dict[str, object] = {"acks": acks, "topic_partitions": some_of(names, count)}
+        last = next((waiting for waiting in pending.appends if not waiting[1].ended), pending.last)
+        if last is not None and acks == ACKS_ALL:
+            tp, append = last
+            partition = self._replicas.partition(tp)
+            wait = "" if partition is None else partition.wait_of(append)
+            figures["waited_for"] = f"{tp}: {wait}" if wait else ""
+        return figures
+
+    def _name_of(self, wanted: ProduceTopic) -> object:
+        found = find_topic(self._image(), wanted.name, wanted.topic_id)
+        return wanted.name or (wanted.topic_id if isinstance(found, ErrorCode) else found.name)
 
     def _respond(self, exchange: Exchange, result: ProduceResult) -> None:
         context = exchange.context

@@ -195,7 +195,8 @@ class MeteredExchange(Exchange):
             self._quotas.mutes.mute(self.connection, throttle_ms, now_ms)
 
     def _left_ms(self, now_ms: float) -> int:
-        return max(ceil(self._until_ms - now_ms), 0)
+        self.throttled_ms = max(ceil(self._until_ms - now_ms), 0)
+        return self.throttled_ms
 
 
 class _Timed(Coroutine[Any, Any, None]):

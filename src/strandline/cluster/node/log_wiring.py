@@ -1,0 +1,85 @@
+"""A node's levels of loggers, as structlog and the standard library's logging go by them.
+
+structlog's own loggers have one level for all of a process, in their class. Here each has a threshold of its own, which
+is a number at hand: what is below it costs a comparison.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, cast
+
+import structlog
+
+from strandline.cluster.broker.log_levels import OUR, ROOT, LogLevels
+
+KAFKAS_WORDS = MappingProxyType({"warning": "WARN"})
+"""What `logging.level` calls otherwise than Kafka does."""
+
+_NUMBERS = MappingProxyType(
+    {
+        "debug": logging.DEBUG,
+        "info": logging.INFO,
+        "warning": logging.WARNING,
+        "error": logging.ERROR,
+        "exception": logging.ERROR,
+        "critical": logging.CRITICAL,
+    }
+)
+_EVERYTHING = structlog.make_filtering_bound_logger(logging.NOTSET)
+
+
+class _Printer(structlog.PrintLogger):
+    """Prints what its threshold lets through."""
+
+    def __init__(self, threshold: int) -> None:
+        super().__init__(sys.stderr)
+        self.threshold = threshold
+
+    def lets_through(self, number: int) -> bool:
+        """True if a line of this level is printed."""
+        return number >= self.threshold  # rule A41/levels-are-only-told
+
+
+class LevelledLogger(_EVERYTHING):  # type: ignore[misc, valid-type]
+    """Logger of one name, whose level may be another one at any time."""
+
+
+def _levelled(method: str, number: int) -> Callable[..., Any]:
+    write = cast("Callable[..., Any]", getattr(_EVERYTHING, method))
+
+    def log(self: Any, event: str, *arguments: Any, **figures: Any) -> Any:
+        return write(self, event, *arguments, **figures) if self._logger.lets_through(number) else None
+
+    return log
+
+
+for _method, _number in _NUMBERS.items():
+    setattr(LevelledLogger, _method, _levelled(_method, _number))
+
+
+class LevelledLoggers:
+    """Makes the printers of structlog's loggers, by name, and keeps their thresholds."""
+
+    def __init__(self, levels: LogLevels) -> None:
+        self._levels = levels
+        self._printers: dict[str, list[_Printer]] = {}
+
+    def __call__(self, *names: str) -> _Printer:
+        """Make one for a logger: each module has its own."""
+        name = names[0] if names else ROOT
+        printer = _Printer(self._levels.number(name))
+        self._printers.setdefault(name, []).append(printer)
+        return printer
+
+    def apply(self, name: str, number: int) -> None:
+        """A logger goes by this level from now on."""
+        for printer in self._printers.get(name, ()):
+            printer.threshold = number
+        if name == ROOT:
+            logging.getLogger().setLevel(number)
+        elif name != OUR and not name.startswith(OUR + "."):
+            logging.getLogger(name).setLevel(number)
