@@ -112,3 +112,15 @@ def test_data_of_two_epochs_in_one_transaction_are_seen() -> None:
     log.data(7, 0, "a")
     with pytest.raises(InvariantViolated, match="OneEpochATransaction"):
         log.data(7, 1, "b")
+
+
+def test_under_the_first_protocol_a_marker_has_the_epoch_of_its_transaction() -> None:
+    """Of producers that are known to speak it; of none is it older."""
+    log = Log()
+    log.model = LogTransactions("t-0", {7})
+    log.data(7, 3, "a")
+    log.marker(7, 3, commit=True)
+    assert log.model.visible == {0: "a"}
+    log.data(8, 3, "b")
+    with pytest.raises(InvariantViolated, match="OneMarkerInEffect"):
+        log.marker(8, 3, commit=True)

@@ -265,6 +265,51 @@ def test_a_partition_holds_and_a_heal_delivers_in_order(seed: int) -> None:
     assert at_client.end == []
 
 
+def test_one_connection_stalls_and_the_next_one_does_not() -> None:
+    """A request that its client gave up with the connection arrives when the client's next connection has long brought
+    others, and is carried out: the end of the connection is behind it."""
+    world = two_machines(3)
+    arrived: list[bytes] = []
+    ends: list[object] = []
+
+    class Server(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            arrived.append(bytes(data))
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            ends.append(exc)
+
+    async def server(ports: Ports) -> None:
+        await asyncio.get_running_loop().create_server(Server, "0.0.0.0", 1)
+        await forever()
+
+    async def client(ports: Ports) -> None:
+        loop = asyncio.get_running_loop()
+        first, _ = await loop.create_connection(asyncio.Protocol, "server", 1)
+        await asyncio.sleep(0.1)
+        (mine,) = [one for one in world.network.sockets if one.local[0] == "client"]
+        world.network.stall(mine, 2_000_000)
+        first.write(b"late")
+        await asyncio.sleep(0.5)
+        first.abort()
+        second, _ = await loop.create_connection(asyncio.Protocol, "server", 1)
+        second.write(b"quick")
+        await asyncio.sleep(0.5)
+        assert arrived == [b"quick"]
+        await asyncio.sleep(2)
+        assert arrived == [b"quick", b"late"]
+        await forever()
+
+    async def story() -> None:
+        world.spawn("server", server)
+        await world.sleep_ms(10)
+        world.spawn("client", client)
+        await world.sleep_ms(4_000)
+
+    world.run(story())
+    assert arrived == [b"quick", b"late"]
+
+
 def test_a_long_partition_breaks_the_connection_of_who_sent() -> None:
     """The sender gives up after `give_up_us`; its peer finds out when it sends itself."""
     ends = stream_ends(lambda world: world.partition("client", "server", one_way=True), 2, write_after_ms=1000)

@@ -623,10 +623,11 @@ class SimCluster:
         image = self.newest_image()
         return FIRST_LEVEL if image is None else image.metadata_version
 
-    def ask_for_level(self, level: int) -> None:
+    def ask_for_level(self, level: int, feature: str = METADATA_FEATURE) -> None:
         """Ask as `strandline upgrade finalize` and `downgrade` do; a refusal says that a node is away."""
-        kind = UpdateKind.UPGRADE if level > self.level() else UpdateKind.SAFE_DOWNGRADE
-        request = UpdateFeaturesRequest((FeatureUpdate(METADATA_FEATURE, level, kind),))
+        upgrade = feature != METADATA_FEATURE or level > self.level()
+        kind = UpdateKind.UPGRADE if upgrade else UpdateKind.SAFE_DOWNGRADE
+        request = UpdateFeaturesRequest((FeatureUpdate(feature, level, kind),))
 
         async def ask(controller: Controller) -> None:
             with suppress(KafkaError):

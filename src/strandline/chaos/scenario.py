@@ -42,10 +42,12 @@ from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.threads import threads_of_clients
 from strandline.chaos.sim.world import World
 from strandline.chaos.tiered import GRACE_MS, LEAVES_DISKS_MS, segments_to_read, tier_read_ms
-from strandline.chaos.transacting.options import ACCOUNTS, STATEMENTS
+from strandline.chaos.transacting.options import ACCOUNTS, STATEMENTS, TransactionOptions, markers_remembered
 from strandline.chaos.transacting.transacting import Transacting
 from strandline.chaos.users.users import Users
 from strandline.chaos.workload import Workload
+from strandline.cluster.transactions.commands import EPOCH_VERSION
+from strandline.controller.metadata.features import TRANSACTION_FEATURE
 from strandline.proto import marks
 
 CLIENT = "client"
@@ -89,7 +91,7 @@ class ScenarioRun:
             directories=self.options.directories,
             store=None if tiered is None else tiered.store,
             older=self.options.older,
-            features=() if transactions is None else ("transaction.version=2",),
+            features=() if transactions is None else (f"{TRANSACTION_FEATURE}={transactions.version}",),
             transactions=None if transactions is None else TransactionChecks(frozenset((ACCOUNTS, STATEMENTS))),
         )
         self.world.add_machine(CLIENT)
@@ -106,9 +108,11 @@ class ScenarioRun:
             self.world.add_machine(USERS_MACHINE)
             self.users = Users(bootstrap, self.options.users, self.history, self._now_ms, login)
         self.transacting: Transacting | None = None
-        if transactions is not None:
+        if transactions is not None and self.cluster.transactions is not None:
             self.world.add_machine(TRANSACTING)
-            self.transacting = Transacting(bootstrap, transactions, self.history, self._now_ms, login)
+            self.transacting = Transacting(
+                bootstrap, transactions, self.history, self._now_ms, login, checks=self.cluster.transactions
+            )
         self.secured: Secured | None = None
         if asking is not None:
             self.world.add_machine(SECURED)
@@ -192,7 +196,11 @@ class ScenarioRun:
         Raises:
             InvariantViolated
         """
-        with threads_of_clients() if self.users is not None else nullcontext():
+        transactions = self.options.transactions
+        with (
+            threads_of_clients() if self.users is not None else nullcontext(),
+            markers_remembered(transactions.remembered) if transactions is not None else nullcontext(),
+        ):
             self.world.run(self._scenario())
         return self._figures()
 
@@ -216,8 +224,8 @@ class ScenarioRun:
                 self.world.loop.call_later(self.options.duration_ms / 1800, self._replace_users)
         if self.transacting is not None:
             self.nemesis.note(self.transacting.describe())
-            if self.options.transactions is not None and self.options.transactions.kill:
-                self.world.loop.call_later(self.options.duration_ms / 1700, self._replace_transacting)
+            if self.options.transactions is not None:
+                self._disturb_transactions(self.options.transactions)
         moves = Moves(self.world, self.cluster, split(self.seed, "moves"), self.nemesis.note)
         moving = self.world.loop.create_task(moves.work()) if self.options.directories > 1 else None
         reassigning = self._reassign()
@@ -316,6 +324,21 @@ class ScenarioRun:
             self.world.spawn(USERS_MACHINE, self.users.main)
         if self.transacting is not None and self.world.process(TRANSACTING) is None:
             self.world.spawn(TRANSACTING, self.transacting.main)
+
+    def _disturb_transactions(self, options: TransactionOptions) -> None:
+        """What befalls the transactional clients once, in the middle of the faults."""
+        if options.kill:
+            self.world.loop.call_later(self.options.duration_ms / 1700, self._replace_transacting)
+        if options.raised_after_ms is not None:
+            self.world.loop.call_later(options.raised_after_ms / 1000, self._raise_transactions)
+
+    def _raise_transactions(self) -> None:
+        """Ask for the newest level until it is there, as an operator does who is told that a node is away."""
+        self.nemesis.note(f"{TRANSACTION_FEATURE} {EPOCH_VERSION} is asked for")
+        self.cluster.ask_for_level(EPOCH_VERSION, TRANSACTION_FEATURE)
+        image = self.cluster.newest_image()
+        if image is None or image.transaction_version < EPOCH_VERSION:
+            self.world.loop.call_later(1.0, self._raise_transactions)
 
     def _replace_transacting(self) -> None:
         assert self.transacting is not None
@@ -463,9 +486,8 @@ class ScenarioRun:
     async def _finish_transactions(self, transacting: Transacting) -> None:
         """Wait until all is written and passed through, and the time of every transaction is over; then a fresh reader
         of committed data looks at everything."""
-        options, checks = self.options.transactions, self.cluster.transactions
+        options = self.options.transactions
         assert options is not None
-        assert checks is not None
         deadline_ms = self.world.now_ms + PROGRESS_MS
         while transacting.open:
             if self.world.now_ms > deadline_ms:
@@ -473,7 +495,7 @@ class ScenarioRun:
             await self.world.sleep_ms(50)
         self.world.kill(TRANSACTING)
         await self.world.sleep_ms(options.timeout_ms + 5_000)
-        main = self.world.spawn(TRANSACTING, lambda ports: transacting.look_at_the_end(ports, checks)).main
+        main = self.world.spawn(TRANSACTING, transacting.look_at_the_end).main
         assert main is not None
         await self.cluster.wait_for("the transactions' topics are read", self._reading_ms(), main.done)
         main.result()

@@ -211,7 +211,7 @@ class ScenarioOptions:
         if tiered or tier_rng.random() < TIERED_SHARE:
             drawn = drawn._draw_tiered(tier_rng, None if transactions else split(seed, "restored"))
         return drawn._draw_dates(split(seed, "dates"))._draw_transactions(
-            split(seed, "transactions"), always=transactions
+            split(seed, "transactions"), split(seed, "races of transactions"), always=transactions
         )
 
     def _draw_moves(self, rng: random.Random) -> None:
@@ -229,7 +229,7 @@ class ScenarioOptions:
         drawn.node = NODE_BESIDE_USERS | drawn.node
         return drawn
 
-    def _draw_transactions(self, rng: random.Random, *, always: bool) -> ScenarioOptions:
+    def _draw_transactions(self, rng: random.Random, races: random.Random, *, always: bool) -> ScenarioOptions:
         """Transactional clients, where no other clients but the plain ones are, and nodes of one build. Not where one
         machine may have the only copy of something: what a coordinator has promised is on no other disk then."""
         beside = self.services or self.users or self.secured or self.restored or self.older
@@ -239,7 +239,7 @@ class ScenarioOptions:
         drawn = override(self, BESIDE_TRANSACTIONS)
         drawn.transactions = TransactionOptions.draw(rng)
         drawn.node = NODE_BESIDE_TRANSACTIONS | drawn.node
-        return drawn
+        return override(drawn, drawn.transactions.draw_races(races, drawn.duration_ms))
 
     def _draw_tiered(self, rng: random.Random, restored_rng: random.Random | None) -> ScenarioOptions:
         """Tiered topics, and whether the cluster is lost and restored from their store (None: it is not)."""

@@ -2,14 +2,13 @@
 which are open, which have ended and how, and where the last stable offset is (rules C6, C10).
 
     data of (producer, epoch)      opens a transaction, or goes on with it
-    marker of (producer, epoch)    ends it: its epoch is above that of the data (KIP-890 part 2)
-
-Only protocol version 2 is modelled: every end of a transaction raises the producer's epoch.
+    marker of (producer, epoch)    ends it: its epoch is above that of the data (KIP-890 part 2), or the same where the
+                                   producer speaks the first protocol
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
@@ -95,8 +94,10 @@ class LogTransactions:
         repeated: number of markers that ended no transaction: retries of one that was written before.
     """
 
-    def __init__(self, partition: str) -> None:
+    def __init__(self, partition: str, of_first_protocol: Container[int] = ()) -> None:
+        """`of_first_protocol`: producers whose epoch lasts over many transactions."""
         self.partition = partition
+        self._of_first_protocol = of_first_protocol
         self.next_offset = 0
         self.stable = {0: 0}
         self.visible: dict[int, str] = {}
@@ -151,7 +152,7 @@ class LogTransactions:
         if ended is None:
             self.repeated += 1
             return
-        if epoch <= ended.epoch:
+        if epoch < ended.epoch + (producer_id not in self._of_first_protocol):
             self._fail("OneMarkerInEffect", "a marker of the transaction before ends this one", batch, producer_id)
         (self.visible if kind == _COMMIT else self.aborted).update(self._records.pop(producer_id, ()))
 
@@ -173,6 +174,8 @@ class TransactionChecks:
         """`topics`: those that transactions are written to, of which no record is deleted."""
         self.looked = 0
         """Number of last stable offsets that were compared."""
+        self.of_first_protocol: set[int] = set()
+        """Ids of producers that have spoken the first protocol, known before anything of theirs is in a log."""
         self._topics = topics
         self._logs: dict[str, LogTransactions] = {}
         self._highest: dict[tuple[str, int, int], int] = {}
@@ -182,7 +185,7 @@ class TransactionChecks:
 
     def log(self, partition: str) -> LogTransactions:
         """Model of one partition's log."""
-        return self._logs.setdefault(partition, LogTransactions(partition))
+        return self._logs.setdefault(partition, LogTransactions(partition, self.of_first_protocol))
 
     def check(
         self, node: int, partition: tuple[str, int], disk: SimDisk, directory: str, *, high_watermark: int, stable: int,

@@ -31,6 +31,7 @@ FAULTS = {
     "late_calls": links.late_calls,
     "repeated_calls": links.repeated_calls,
     "break_connections": links.break_connections,
+    "stall_connection": links.stall_connection,
     "slow_disk": disks.slow,
     "full_disk": disks.full,
     "fail_sync": disks.fail_sync,
@@ -74,8 +75,9 @@ _NODE_ALONE = (
     "lose_directory",
 )
 
-BY_NAME_ALONE = ("seesaw",)
-"""Never among others: it needs its time and options of its own (`chaos/scenario_options.py`, `SEESAW`)."""
+BY_NAME_ALONE = ("seesaw", "stall_connection")
+"""Never among all: they need time and options of their own (`chaos/scenario_options.py`, `SEESAW`;
+`chaos/transacting/options.py`, `RACES`)."""
 
 OF_SEVERAL = ("unmount_one", "fail_directory", "wipe_one")
 """Faults of one disk of a machine: drawn besides, where nodes have several log directories. The last destroys."""

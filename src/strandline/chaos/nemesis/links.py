@@ -142,6 +142,18 @@ def _some_calls(nemesis: Nemesis, setting: str, what: str) -> None:
     nemesis.note(f"{probability} of the calls {first} -> {second} {what} for {lasts_ms} ms")
 
 
+def stall_connection(nemesis: Nemesis) -> None:
+    """What a client (or a node, where there are no clients) has sent waits in one connection; those that it opens next
+    are quick. So a request is still under way when it has long sent that again, and gone on."""
+    network, names = nemesis.world.network, nemesis.names
+    quick = [one for one in network.sockets if one.remote[0] in names and not one.stalled]
+    there = [one for one in quick if one.local[0] not in names] or quick
+    if there:
+        one, duration_ms = nemesis.rng.choice(there), nemesis.duration_ms()
+        network.stall(one, duration_ms * 1000)
+        nemesis.note(f"a connection {one.local[0]} -> {one.remote[0]} stalls for {duration_ms} ms")
+
+
 def break_connections(nemesis: Nemesis) -> None:
     """Every connection between two machines is reset."""
     first, second = nemesis.pair()

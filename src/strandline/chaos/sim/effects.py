@@ -12,6 +12,8 @@ EFFECTS: dict[str, str] = {
     "given-up": "a sender gave a connection up, its peer knowing nothing",
     "connection-reset": "a connection was reset under its users",
     "call-late": "a call was carried out behind younger ones, or after its caller gave up",
+    "answer-late": "an answer came when others had long taken over",
+    "connection-stalled": "what a client sent waited in one connection, and in no other",
     "call-twice": "a call was carried out twice",
     "killed": "a process died and nothing of it ran again",
     "killed-in-callback": "a process died between two calls of its disk, in mid-callback",

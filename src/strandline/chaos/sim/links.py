@@ -30,6 +30,12 @@ class NetworkConfig:
     """Probability that a single call is carried out once more, up to `repeat_max_us` later; nobody hears that
     answer."""
     repeat_max_us: int = 3_000_000
+    repeated_methods: tuple[str, ...] = ()
+    """Methods of which calls are carried out once more, with `method_probability`, up to `method_max_us` later."""
+    late_answers: tuple[str, ...] = ()
+    """Methods whose answers are as late."""
+    method_probability: float = 0.0
+    method_max_us: int = 2_000_000
     frame_bytes_max: int = MESSAGE_BYTES_MAX
     """The largest request, reply or stream frame between nodes: what is larger is not sent, and ends its call."""
 

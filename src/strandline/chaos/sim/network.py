@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,8 +167,20 @@ class Network:
             return self.rng.randint(1, self.config.late_max_us)
         return 0
 
-    def repetition(self, source: str, target: str) -> int:
+    def answer_lateness(self, method: str) -> int:
+        """Microseconds by which an answer comes later than the call was carried out."""
+        return self._lateness_of(method, self.config.late_answers, "answer-late")
+
+    def _lateness_of(self, method: str, late: Sequence[str], effect: str) -> int:
+        if method not in late or self.rng.random() >= self.config.method_probability:
+            return 0
+        self.loop.effects[effect] += 1
+        return self.rng.randint(1, self.config.method_max_us)
+
+    def repetition(self, source: str, target: str, method: str) -> int:
         """Microseconds after its arrival at which a call arrives again; 0: it does not."""
+        if again_us := self._lateness_of(method, self.config.repeated_methods, "call-twice"):
+            return again_us
         probability = max(self.config.repeat_probability, self.link(source, target).repeat_probability)
         if probability > 0 and self.rng.random() < probability:
             self.loop.effects["call-twice"] += 1
@@ -219,7 +232,7 @@ class Network:
         if peer is None or peer.closed:
             return
         link = self.link(socket.local[0], peer.local[0])
-        if link.blocked:
+        if link.blocked or socket.stalled:
             peer.orphaned = True
             return
         due_us = self.loop.now_us + self._latency(link)
@@ -268,7 +281,7 @@ class Network:
     def _release(self, sender: Socket) -> None:
         receiver = sender.peer
         assert receiver is not None
-        if self.link(sender.local[0], receiver.local[0]).blocked:
+        if sender.stalled or self.link(sender.local[0], receiver.local[0]).blocked:
             return
         self.holding.pop(sender, None)
         sender.last_arrival_us = max(sender.last_arrival_us, self.loop.now_us)
@@ -285,6 +298,17 @@ class Network:
             item, size = sender.held.popleft()
             sender.releasing = bool(sender.held)
             receiver.arrive(item, size, in_turn=True)
+
+    def stall(self, sender: Socket, duration_us: int) -> None:
+        """Let what is sent by this end wait so long; other connections are as quick as ever."""
+        sender.stalled = True
+        self.loop.effects["connection-stalled"] += 1
+        self.loop.call_at_us(self.loop.now_us + duration_us, self._go_on, sender, context=_WORLD)
+
+    def _go_on(self, sender: Socket) -> None:
+        sender.stalled = False
+        if sender.held and not sender.releasing:
+            self._release(sender)
 
     def heal_all(self) -> None:
         for link in list(self.links.values()):

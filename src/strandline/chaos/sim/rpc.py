@@ -54,7 +54,7 @@ class _UnrulyHandlers(Handlers):
         route = (stream.peer.rpartition(":")[0], self._here)
 
         async def unruly(request: bytes) -> bytes:
-            late_us, again_us = self._network.lateness(*route), self._network.repetition(*route)
+            late_us, again_us = self._network.lateness(*route), self._network.repetition(*route, method)
             if again_us:
                 self.start_task(self._unheard(method, handler, request, late_us + again_us))
             if late_us:
@@ -64,7 +64,10 @@ class _UnrulyHandlers(Handlers):
                     # Its caller gave it up meanwhile: it is carried out all the same, when it comes.
                     self.start_task(self._unheard(method, handler, request, late_us))
                     raise
-            return await handler(request)
+            answer = await handler(request)
+            if answer_us := self._network.answer_lateness(method):
+                await asyncio.sleep(answer_us / 1e6)
+            return answer
 
         await super().answer(method, unruly, stream)
 

@@ -52,7 +52,8 @@ class Wire(Protocol):
     def reset_peer(self, socket: Socket) -> None: ...
     def answer_orphan(self, socket: Socket) -> None: ...
     def lateness(self, source: str, target: str) -> int: ...
-    def repetition(self, source: str, target: str) -> int: ...
+    def answer_lateness(self, method: str) -> int: ...
+    def repetition(self, source: str, target: str, method: str) -> int: ...
 
 
 END = object()
@@ -82,6 +83,8 @@ class Socket:
         self.in_flight_bytes = 0
         self.last_arrival_us = 0
         self.held: deque[tuple[Any, int]] = deque()
+        self.stalled = False
+        """What this end sends waits on its way: the connection is slow, and no other is."""
         self.releasing = False
         """The link has healed, and what was held is on its way to the peer."""
         self.early: list[tuple[Any, int]] = []
@@ -168,7 +171,7 @@ class Socket:
         if (
             sender is not None
             and not in_turn
-            and (sender.held or self.network.link(sender.local[0], self.local[0]).blocked)
+            and (sender.held or sender.stalled or self.network.link(sender.local[0], self.local[0]).blocked)
         ):
             self.network.hold(sender, item, size)
             return

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from strandline.chaos.services.options import NODE, PROTOCOLS
+from strandline.cluster.transactions import marker_writes
+from strandline.cluster.transactions.commands import EPOCH_VERSION, FIRST_VERSION
+from strandline.cluster.transactions.marker_writes import REMEMBERED_MAX, WRITE_MARKERS
+from strandline.cluster.transactions.verification import VERIFY_PARTITIONS
 
 TRANSACTING_SHARE = 0.25
 """Share of the seeds in which there are transactional clients."""
@@ -18,6 +24,85 @@ PIPELINES = "pipelines"
 
 BESIDE_TRANSACTIONS: dict[str, Any] = {"workload": {"many": 100, "consumers": 1}}
 """Options of those seeds: the plain clients do less."""
+
+
+def _writers(number: int) -> tuple[str, ...]:
+    """Ids of so many writers, of which none fences another."""
+    return tuple(f"writer-{one}" for one in range(number))
+
+
+RACES: dict[str, dict[str, Any]] = {
+    "markers twice": {
+        "faults": {
+            "kinds": ["isolate", "partition", "kill_leader", "delay"],
+            "gap_min_ms": 500, "gap_max_ms": 3_000, "duration_min_ms": 300, "duration_max_ms": 2_000,
+        },
+        "world": {"network": {"repeated_methods": (WRITE_MARKERS.path,), "method_probability": 0.3}},
+        "transactions": {
+            "remembered": 1, "version": EPOCH_VERSION, "raised_after_ms": None, "first_protocol": 0.0,
+            "dawdle_share": 0.2, "dawdle_ms": 1_000, "timeout_ms": 15_000,
+        },
+    },
+    "late verifications": {
+        "faults": {
+            "kinds": ["stall_connection", "partition_one_way", "stop", "delay"],
+            "gap_min_ms": 500, "gap_max_ms": 3_000, "duration_min_ms": 300, "duration_max_ms": 2_000,
+        },
+        "world": {
+            "network": {
+                "late_answers": (VERIFY_PARTITIONS.path,), "method_probability": 0.5, "method_max_us": 900_000,
+            }
+        },
+        "transactions": {
+            "first_protocol": 1.0, "gap_ms": 300.0, "abort_share": 0.6, "writers": _writers(12), "timeout_ms": 15_000,
+            "dawdle_share": 0.5, "dawdle_ms": 200,
+        },
+    },
+    "late ends": {
+        "faults": {
+            "kinds": [*["stall_connection"] * 40, "stop"],
+            "gap_min_ms": 20, "gap_max_ms": 200, "duration_min_ms": 1_000, "duration_max_ms": 5_000,
+        },
+        "transactions": {"first_protocol": 0.7, "dawdle_share": 0.2, "dawdle_ms": 1_000, "timeout_ms": 15_000},
+    },
+    "leaders die": {
+        "faults": {
+            "kinds": ["kill_leader", "kill_leader", "power_cut", "stop"],
+            "gap_min_ms": 1_000, "gap_max_ms": 3_000, "duration_min_ms": 300, "duration_max_ms": 1_500,
+        },
+        "world": {"network": {"latency_max_us": 20_000}},
+        "transactions": {},
+    },
+    "lost calls": {
+        "faults": {
+            "kinds": ["pause", "pause", "break_connections", "delay", "slow_disk"],
+            "gap_min_ms": 200, "gap_max_ms": 1_000, "duration_min_ms": 1_000, "duration_max_ms": 2_500,
+        },
+        "transactions": {},
+    },
+}  # fmt: skip
+"""Races that seeds are given to, each with the faults that bring it about, and few others: left to chance a request is
+hardly ever late enough to meet what it could spoil."""
+
+RACING: dict[str, Any] = {
+    "writers": _writers(6),
+    "records": 3_000,
+    "gap_ms": 5.0,
+    "pipelines": 1,
+    "kill": False,
+    "consumer": {"max_poll_records": 500, "fetch_max_wait_ms": 50},
+    "abort_share": 0.4,
+    "producer": {"request_timeout_ms": 1_000, "max_block_ms": 10_000, "linger_ms": 0},
+}
+"""Transactional clients of a seed with a race: many, each under a name of its own, that do little else than to begin
+and to end."""
+
+RACE_MS = 10_000
+
+RACES_SHARE = 0.6
+
+FIRST_LEVEL_SHARE = 0.3
+"""Share of the seeds whose cluster begins at transaction.version 1; in half of them it is raised in the middle."""
 
 NODE_BESIDE_TRANSACTIONS = NODE | {
     "transaction.state.log.num.partitions": "2",
@@ -52,6 +137,19 @@ class TransactionOptions:
     """True: a producer without transactions writes to the same partitions."""
     kill: bool
     """The whole process dies once."""
+    dawdle_ms: float | None = None
+    """So long they stay open at most, at their end and between their records; None: at their end alone, for up to twice
+    as long as they may."""
+    race: str = ""
+    """One of `RACES`."""
+    version: int = EPOCH_VERSION
+    """transaction.version of the cluster as it is formatted."""
+    raised_after_ms: float | None = None
+    """When it is raised to the newest level; None: never."""
+    first_protocol: float = 0.0
+    """Share of the producers that speak the first protocol, whatever the cluster offers."""
+    remembered: int = REMEMBERED_MAX
+    """Producers whose last marker a leader remembers. The second protocol needs none: each marker has its epoch."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> TransactionOptions:
@@ -85,3 +183,26 @@ class TransactionOptions:
             plain=rng.random() < 0.5,
             kill=rng.random() < 0.3,
         )
+
+    def draw_races(self, rng: random.Random, duration_ms: float) -> dict[str, Any]:
+        """Draw protocols and levels, and the race that the seed is for: changes of all options."""
+        self.first_protocol = rng.choice((0.0, 0.0, 0.3, 1.0))
+        if rng.random() < FIRST_LEVEL_SHARE:
+            self.version = FIRST_VERSION
+            self.raised_after_ms = rng.choice((None, rng.uniform(0, duration_ms)))
+        if rng.random() >= RACES_SHARE:
+            return {}
+        race = rng.choice(list(RACES))
+        changes = RACES[race]
+        return changes | {"duration_ms": RACE_MS, "transactions": RACING | changes["transactions"] | {"race": race}}
+
+
+@contextmanager
+def markers_remembered(number: int) -> Iterator[None]:
+    """Let leaders remember so many of the markers that they have written."""
+    before = marker_writes.REMEMBERED_MAX
+    marker_writes.REMEMBERED_MAX = number
+    try:
+        yield
+    finally:
+        marker_writes.REMEMBERED_MAX = before

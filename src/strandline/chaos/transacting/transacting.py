@@ -12,6 +12,7 @@ from typing import Any
 from strandline.chaos.checkers.history import Commit, History, Partition, Poll, Send, Status, Transaction
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.markers import TransactionChecks
+from strandline.chaos.transacting.first_protocol import FirstProtocolProducer
 from strandline.chaos.transacting.options import ACCOUNTS, PIPELINES, STATEMENTS, TransactionOptions
 from strandline.chaos.workload import Ports
 from strandline.client.aio import Admin, Consumer, Producer
@@ -38,7 +39,7 @@ class Transacting:
 
     def __init__(
         self, bootstrap: str, options: TransactionOptions, history: History, now_ms: Callable[[], float],
-        login: Mapping[str, Any],
+        login: Mapping[str, Any], *, checks: TransactionChecks,
     ) -> None:  # fmt: skip
         self.over = False
         self.errors: Counter[str] = Counter()
@@ -48,6 +49,7 @@ class Transacting:
         self._history = history
         self._now_ms = now_ms
         self._login = login
+        self._checks = checks
         self._values = 0
         self._made = False
         self._incarnations = 0
@@ -63,7 +65,9 @@ class Transacting:
         options = self._options
         return (
             f"transactional clients: writers {list(options.writers)}, {options.abort_share:.0%} of the transactions "
-            f"are aborted, {options.pipelines} pipelines, transaction.timeout.ms {options.timeout_ms}"
+            f"are aborted, {options.pipelines} pipelines, transaction.timeout.ms {options.timeout_ms}; "
+            f"transaction.version {options.version}, {options.first_protocol:.0%} speak the first protocol; "
+            f"{options.race or 'no race'}"
         )
 
     async def main(self, ports: Ports) -> None:
@@ -93,13 +97,21 @@ class Transacting:
 
     # --- clients ---
 
-    def _producer(self, ports: Ports, **settings: Any) -> Producer:
+    def _producer(self, ports: Ports, kind: type[Producer] = Producer, **settings: Any) -> Producer:
         given = self._options.producer | settings | dict(self._login)
-        return Producer(self._bootstrap, clock=ports.clock, rng=ports.rng, **given)
+        return kind(self._bootstrap, clock=ports.clock, rng=ports.rng, **given)
 
     def _transactional(self, ports: Ports, transactional_id: str) -> Producer:
-        timeout_ms = self._options.timeout_ms
-        return self._producer(ports, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+        timeout_ms, first = self._options.timeout_ms, self._options.first_protocol
+        kind = FirstProtocolProducer if first and ports.rng.random() < first else Producer
+        return self._producer(ports, kind, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+
+    async def _begin(self, producer: Producer) -> None:
+        """Begin a transaction. Raises StrandlineError."""
+        await producer.begin_transaction()
+        transactions = producer._started().transactions
+        if transactions.protocol == 1:
+            self._checks.of_first_protocol.add(transactions.id.number)
 
     def _consumer(self, ports: Ports, level: str, **settings: Any) -> Consumer:
         given = self._options.consumer | {"auto_offset_reset": "earliest", "isolation_level": level} | settings
@@ -159,17 +171,27 @@ class Transacting:
         """One transaction of a writer. Raises StrandlineError."""
         await asyncio.sleep(rng.uniform(0, 2 * self._options.gap_ms) / 1000)
         transaction = self._history.transaction(Transaction(name, invoked_ms=self._now_ms()))
-        await producer.begin_transaction()
+        await self._begin(producer)
         try:
-            for _ in range(rng.randint(1, _BURST_MAX)):
+            for number in range(rng.randint(1, _BURST_MAX)):
+                if number and self._dawdles_inside(rng):
+                    await producer.flush()
+                    await self._dawdle(rng)
                 where = Partition(ACCOUNTS, rng.randrange(self._options.partitions))
                 await self._send(producer, Send(name, where, self._next_value()), transaction)
             if rng.random() < self._options.dawdle_share:
-                await asyncio.sleep(rng.uniform(0, 2 * self._options.timeout_ms) / 1000)
+                await self._dawdle(rng)
         except StrandlineError:
             self._end(transaction, Status.FAIL)  # nobody commits what its producer does not
             raise
         await self._end_by(producer, transaction, commit=rng.random() >= self._options.abort_share)
+
+    def _dawdles_inside(self, rng: random.Random) -> bool:
+        return self._options.dawdle_ms is not None and rng.random() < self._options.dawdle_share
+
+    async def _dawdle(self, rng: random.Random) -> None:
+        dawdle_ms = self._options.dawdle_ms or 2 * self._options.timeout_ms
+        await asyncio.sleep(rng.uniform(0, dawdle_ms) / 1000)
 
     async def _end_by(self, producer: Producer, transaction: Transaction, *, commit: bool) -> None:
         """Commit or abort. Raises StrandlineError; after a commit nobody knows whether it was taken."""
@@ -260,7 +282,7 @@ class Transacting:
             return
         transaction = self._history.transaction(Transaction(name, invoked_ms=invoked_ms))
         transaction.steps.append(self._poll(name, records, invoked_ms, subscribed=True))
-        await producer.begin_transaction()
+        await self._begin(producer)
         ends: dict[Partition, int] = {}
         try:
             for record in records:
@@ -351,7 +373,7 @@ class Transacting:
         """Counts of what was tried."""
         return {"sent": self._values, "ended": dict(self.ended), "errors": dict(sorted(self.errors.items()))}
 
-    async def look_at_the_end(self, ports: Ports, checks: TransactionChecks) -> None:
+    async def look_at_the_end(self, ports: Ports) -> None:
         """Read everything once more by a fresh reader of committed data, and hold it against the logs.
 
         Raises:
@@ -367,13 +389,24 @@ class Transacting:
                 self._history.poll(self._poll("transacting-final", records, invoked_ms, final=True))
                 for record in records:
                     found[Partition(record.topic, record.partition)][record.offset] = (record.value or b"").decode()
-        checks.check_ended()
+        self._checks.check_ended()
         for where, seen in found.items():
-            visible = checks.log(str(where)).visible
+            visible = self._checks.log(str(where)).visible
             if seen != visible:
                 wrong = sorted(set(seen.items()) ^ set(visible.items()))[:5]
                 facts = {"partition": str(where), "read": len(seen), "committed": len(visible), "wrong": wrong}
                 raise InvariantViolated("CommittedIsRead", "a reader of committed data sees other records", **facts)
+        self._check_whole({value for seen in found.values() for value in seen.values()})
+
+    def _check_whole(self, visible: set[str]) -> None:
+        """Check that of each transaction all that was acknowledged is there, or nothing. Raises InvariantViolated."""
+        for transaction in self._history.transactions:
+            sent = {str(step.value) for step in transaction.steps if isinstance(step, Send)}
+            acked = {str(step.value) for step in transaction.steps if isinstance(step, Send) and step.acked}
+            if sent & visible and acked - visible:
+                facts = {"there": sorted(sent & visible)[:5], "not_there": sorted(acked - visible)[:5]}
+                message = "a part of a transaction is committed"
+                raise InvariantViolated("AllOrNothing", message, process=transaction.process, **facts)
 
 
 _WITHOUT_GROUP = (
