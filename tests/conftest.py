@@ -57,6 +57,7 @@ LONG = {
     "acceptance/test_topics_with_a_codec.py",
     "acceptance/test_log_directories_in_kafkas_tools.py",
     "acceptance/test_patterns.py",
+    "acceptance/test_moves_between_brokers.py",
     "acceptance/test_restore_while_a_leader_dies.py",
     "acceptance/test_database_rebuilt_from_its_changes.py",
     "acceptance/test_consumer_protocol_with_foreign_clients.py",

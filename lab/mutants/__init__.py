@@ -60,6 +60,7 @@ from lab.mutants import (
     transactions,
     unproven,
     users,
+    voters,
 )
 from lab.mutants.mutant import Mutant
 from lab.mutants.patching import applied
@@ -75,6 +76,7 @@ MUTANTS: dict[str, Mutant] = {
         quorum_log.TABLE,
         quorum_state.TABLE,
         quorum_guard.TABLE,
+        voters.TABLE,
         controller.TABLE,
         sessions.TABLE,
         elections.TABLE,

@@ -170,7 +170,7 @@ VOTER_CHANGES: tuple[Mutant, ...] = (
     one_change(
         "joiner-fetches-before-it-flushes",
         "A8: observers that may be promoted flush before they fetch",
-        part("node.key.node_id in node.voters.places", "False"),
+        part("node.standing.may_vote", "False"),
         f"{_VOTERS}::test_an_observer_with_a_place_flushes_before_it_fetches",
         f"{_SIMULATION}::test_invariants_hold_over_lost_logs_and_voter_changes[True-1]",
     ),
@@ -201,7 +201,7 @@ VOTER_CHANGES: tuple[Mutant, ...] = (
     one_change(
         "stale-voter-follows-only-whom-it-knows",
         "A11: a leader may have been given its vote in a record that the voter lacks",
-        part("leader_id not in node.voters.places", "not node.voters.contains_id(leader_id)"),
+        part("not node.voters.believes(leader_id)", "not node.voters.contains_id(leader_id)"),
         f"{_VOTERS}::test_a_stale_voter_follows_a_leader_whose_place_is_vacant_to_it",
     ),
     one_change(
@@ -213,7 +213,7 @@ VOTER_CHANGES: tuple[Mutant, ...] = (
     one_change(
         "stranger-stands-for-election",
         "A17: only configured controllers stand for election",
-        dropped("request.candidate.node_id not in node.voters.places"),
+        dropped("not node.voters.believes(request.candidate.node_id)"),
         f"{_VOTERS}::test_a_stranger_gets_no_vote",
     ),
     one_change(

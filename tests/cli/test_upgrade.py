@@ -108,7 +108,7 @@ def test_the_client_tells_and_changes_levels(cluster: Any) -> None:
         assert told.supported == {name: tuple(levels) for name, levels in OWN_LEVELS.items()}
         assert told.epoch is not None
         with pytest.raises(KafkaError) as caught:
-            admin.update_features({"kraft.version": 1}, dry_run=True)
+            admin.update_features({"kraft.version": 2}, dry_run=True)
         assert caught.value.code is ErrorCode.INVALID_UPDATE_VERSION
         with pytest.raises(ConfigError, match="no, safe or unsafe"):
             admin.update_features({METADATA: 1}, downgrade="perhaps")  # type: ignore[arg-type]

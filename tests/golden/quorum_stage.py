@@ -69,8 +69,10 @@ class PostedWorld(CheckedWorld):
 
     by_hand = False
 
-    def __init__(self, voters: list[int], *, seed: int, observers: list[int]) -> None:
-        super().__init__(voters, seed=seed, observers=observers)
+    def __init__(
+        self, voters: list[int], *, seed: int, observers: list[int], controllers: list[int], kraft_version: int
+    ) -> None:
+        super().__init__(voters, seed=seed, observers=observers, controllers=controllers, kraft_version=kraft_version)
         self.mail: list[Letter] = []
 
     def arm(self, node: SimNode) -> None:
@@ -122,12 +124,20 @@ class QuorumStage:
     def __init__(self) -> None:
         self.voters: list[int] = [1, 2, 3]
         self.observers: list[int] = []
+        self.controllers: list[int] = []
+        self.kraft_version = 0
         self._world: PostedWorld | None = None
 
     @property
     def world(self) -> PostedWorld:
         if self._world is None:
-            self._world = PostedWorld(self.voters, seed=1, observers=self.observers)
+            self._world = PostedWorld(
+                self.voters,
+                seed=1,
+                observers=self.observers,
+                controllers=self.controllers,
+                kraft_version=self.kraft_version,
+            )
             self._world.log = []
         return self._world
 
@@ -148,6 +158,15 @@ class QuorumStage:
 
     def do_observers(self, *ids: str) -> None:
         self.observers = [int(node) for node in ids]
+
+    def do_controllers(self, *ids: str) -> None:
+        """Observers that may be made voters."""
+        self.controllers = [int(node) for node in ids]
+        self.observers += self.controllers
+
+    def do_kraft(self, version: str) -> None:
+        """The kraft.version that the cluster has from its beginning."""
+        self.kraft_version = int(version)
 
     def do_quorum(self) -> None:
         """Start all voters and let them elect one, quietly: it is always node 2."""
@@ -186,7 +205,8 @@ class QuorumStage:
         try:
             change(node.core)
         except KafkaError as error:
-            return [f"{leader} refuses: {error.message}"]
+            code = f"{error.code.name}: " if self.kraft_version else ""
+            return [f"{leader} refuses: {code}{error.message}"]
         node.pump()
         return []
 
@@ -308,6 +328,8 @@ class QuorumStage:
             assert node.core.role.kind.value == words[1], node.core.role.kind.value
         elif what == "epoch":
             assert node.core.epoch == int(words[1]), node.core.epoch
+        elif what == "voters":
+            assert [key.node_id for key in node.core.voters] == [int(word) for word in words[1:]], node.core.voters.keys
         elif what == "hw":
             assert node.core.high_watermark == int(words[1]), node.core.high_watermark
         elif what == "log":

@@ -1,5 +1,6 @@
 """`strandline cluster` and `strandline quorum`: who is there, who leads, who lags; `unregister`, by which a broker that
-does not come back leaves; and `restore-vote`, by which a controller that lost its metadata log gets its vote back.
+does not come back leaves; `bundle`, for a report; and `restore-vote`, by which a controller that lost its metadata log
+gets its vote back.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import click
 
+from strandline.cli.bundle import bundle
 from strandline.cli.common import (
     CommandWrong,
     Target,
@@ -169,6 +171,9 @@ def describe_cluster(output: str, **where: Any) -> None:
         if number
     ]
     echo(f"{plural(len(topics), 'topic')}, {plural(len(parts), 'partition')}; " + (", ".join(trouble) or "all in sync"))
+
+
+cluster.add_command(bundle)
 
 
 @cluster.command("unregister")

@@ -186,8 +186,13 @@ def _look(admin: Admin) -> _Seen:
     names = {name for one in told for name in one.supported}
     levels = {name: finalized.get(name, 0) for name in names}
     highest = {name: min(one.supported.get(name, (0, 0))[1] for one in told) for name in names}
-    possible = {name: highest[name] for name in sorted(names) if highest[name] > levels[name]}
+    possible = {name: highest[name] for name in sorted(names) if highest[name] > levels[name] and _rises(name)}
     return _Seen(nodes, levels, possible, _blocked(admin, possible) if possible else _held_back(nodes, levels))
+
+
+def _rises(name: str) -> bool:
+    """Whether a feature rises with all others; what is not known here is for its own build to say."""
+    return name not in FEATURES or not FEATURES[name].named
 
 
 def _held_back(nodes: Mapping[int, FeaturesDescription | str], levels: Mapping[str, int]) -> str:
@@ -197,7 +202,7 @@ def _held_back(nodes: Mapping[int, FeaturesDescription | str], levels: Mapping[s
     for name, level in sorted(levels.items()):
         best = max(supported.get(name, (0, 0))[1] for supported in known.values())
         behind = [str(node) for node, supported in known.items() if supported.get(name, (0, 0))[1] < best]
-        if best > level and behind:
+        if best > level and behind and _rises(name):
             faults.append(f"{name} {best} is not known to the build of node {', '.join(behind)}")
     return "; ".join(faults) and f"{'; '.join(faults)}. Install the newer build there"
 

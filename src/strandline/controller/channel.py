@@ -126,11 +126,12 @@ class ControllerChannel:
 
     def _why_leaderless(self) -> str:
         """No controller is known to lead: none could be reached, mostly."""
-        reasons = [f"controller {node} at {words}" for node, words in sorted(self._quorum.unreached.items())]
+        unreached = sorted(self._quorum.unreached.items())
+        reasons = [f"controller {node} at {words}" if node >= 0 else f"some at {words}" for node, words in unreached]
         if not reasons:
             return "no controller is known to lead"
         advice = (
             "Do they run, and does each one's INTERNAL listener take the address, and the family of addresses (IPv4 or "
-            "IPv6), that its name in controller.quorum.voters has here?"
+            "IPv6), that its name in controller.quorum.voters, or controller.quorum.bootstrap.servers, has here?"
         )
         return f"no controller is known to lead, and these cannot be reached: {'; '.join(reasons)}. {advice}"

@@ -20,7 +20,7 @@ from strandline.controller.quorum.control_records import ControlType, control_ty
 from strandline.controller.quorum.quorum import DIRECTORY
 from strandline.controller.quorum.snapshots import SnapshotStore
 from strandline.controller.quorum.state_file import PROMISE, Remembered, StateFile
-from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
+from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey, VotersChange
 from strandline.log.batch import Record
 from strandline.log.disk import Disk
 from strandline.log.dump import DumpedBatch, Problem, dump_log
@@ -46,7 +46,7 @@ class Batch:
     timestamp_ms: int
     records: tuple[bytes, ...] = ()
     leader: NodeId | None = None
-    voters: tuple[ReplicaKey, ...] | None = None
+    voters: VotersChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +153,14 @@ class MetadataDirectory:
 
     def voters(self, at: int | None = None) -> tuple[ReplicaKey, ...] | None:
         """Who votes at an offset, or at the end; None where the directory does not say."""
-        said: tuple[ReplicaKey, ...] | None = None
+        said: VotersChange | None = None
         for one in self.snapshots:
             if at is None or one.offset - 1 <= at:
                 said = self._snapshots.load(one).voters or said
         for batch in self.batches():
             if batch.voters is not None and (at is None or batch.base_offset <= at):
                 said = batch.voters
-        return said
+        return None if said is None else said.voters
 
     def image(self, at: int | None = None) -> MetadataImage:
         """The image at an offset, or at the end of the log.

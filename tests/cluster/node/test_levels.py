@@ -126,7 +126,7 @@ def test_a_new_cluster_begins_at_the_newest_level_or_at_the_one_it_is_formatted_
         ("", ("share.version=1",), "NAME=LEVEL"),
         ("", ("metadata.version",), "the level 1 to 3"),
         ("", ("transaction.version=3",), "the level 0 to 2"),
-        ("", ("kraft.version=1",), "the level 0"),
+        ("", ("kraft.version=2",), "the level 0 to 1"),
     ],
 )
 def test_levels_that_there_are_not_are_refused(release: str, features: Sequence[str], words: str) -> None:

@@ -104,7 +104,7 @@ def test_validate_only_changes_nothing(machine_cluster: Any) -> None:
         ([(METADATA_FEATURE, -1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1 to 3"),
         ([("share.version", 1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "there is no such feature"),
         ([(TRANSACTIONS, 3, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 0 to 2"),
-        ([("kraft.version", 1, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 0"),
+        ([("kraft.version", 2, UP)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 0"),
         ([("group.version", 0, SAFE)], ErrorCode.INVALID_UPDATE_VERSION, "build knows 1"),
         ([(METADATA_FEATURE, 2, SAFE)], ErrorCode.INVALID_UPDATE_VERSION, "ask for an upgrade"),
     ],

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumConfig, Voter
@@ -153,6 +154,10 @@ class Member:
         self.listener = Replay()
         self.disk: Disk | None = None
         self.fatal: list[BaseException] = []
+        self.voters: list[Voter] | None = None
+        """Those that it is configured with; None: the cluster's."""
+        self.joins: dict[str, Any] = {}
+        """What the quorum is given besides: bootstrap addresses, auto-join, how a newcomer is asked."""
 
     async def start(self, *, claims_to_vote: bool | None = None) -> Quorum:
         cluster = self.cluster
@@ -161,12 +166,13 @@ class Member:
         self.listener = Replay()
         self.listener.own_id = self.id
         self.fatal = []
-        is_voter = any(voter.node_id == self.id for voter in cluster.voters)
+        voters = cluster.voters if self.voters is None else self.voters
+        is_voter = bool(self.joins) or any(voter.node_id == self.id for voter in voters)
         self.quorum = Quorum(
             node_id=self.id,
             directory_id=self.directory_id,
             cluster_id=CLUSTER,
-            voters=cluster.voters,
+            voters=voters,
             is_voter=is_voter if claims_to_vote is None else claims_to_vote,
             disk=self.disk,
             clock=SystemClock(),
@@ -175,6 +181,8 @@ class Member:
             data_dir=self.data_dir,
             config=cluster.config,
             on_fatal=self.fatal.append,
+            listens_at=self.endpoint,
+            **self.joins,
         )
         self.listener.quorum = self.quorum
         self.quorum.register(self.listener)

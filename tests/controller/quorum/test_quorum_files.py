@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.k_raft_version_record.v0 import KRaftVersionRecord as KafkaVersionRecord
 from kio.schema.voters_record.v0 import VotersRecord as KafkaVotersRecord
 from kio.serial import entity_reader
 
@@ -22,7 +23,7 @@ from strandline.controller.quorum.control_records import (
     leader_change,
     read_voters,
     snapshot_header,
-    voters_record,
+    voters_records,
 )
 from strandline.controller.quorum.methods import METHODS, encode_response
 from strandline.controller.quorum.recovery_point import FILE_NAME, RecoveryPoint
@@ -46,6 +47,7 @@ from strandline.controller.raft.messages import (
     Response,
     VoteRequest,
     VoteResponse,
+    VotersChange,
 )
 from strandline.controller.raft.ready import ElectionState
 from strandline.log.batch import Record, build_batch, decode_records, iter_batches
@@ -53,7 +55,8 @@ from strandline.log.disk import File
 from strandline.log.real_disk import RealDisk
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.steps import Steps
 
 ONE = ReplicaKey(NodeId(1), UUID(int=7))
 
@@ -201,12 +204,17 @@ def test_snapshot_header_is_kafkas_message() -> None:
     assert record.value == bytes.fromhex("0000 0000000000000102 00")
 
 
-VOTERS = (ReplicaKey(NodeId(1), UUID(int=1)), ReplicaKey(NodeId(3), None))
+VOTERS = VotersChange((ReplicaKey(NodeId(1), UUID(int=1)), ReplicaKey(NodeId(3), None)))
+DYNAMIC = VotersChange(
+    (ReplicaKey(NodeId(1), UUID(int=1)), ReplicaKey(NodeId(3), UUID(int=33))),
+    1,
+    (Endpoint("n1.example", 19092), Endpoint("x" * 200, 40000)),
+)
 
 
 def test_voters_record_is_kafkas_message() -> None:
     """VotersRecord version 0, type 6, as another implementation of the schema reads it."""
-    record = voters_record(VOTERS, 5)
+    (record,) = voters_records(VOTERS, 5)
     assert record.key == bytes.fromhex("00000006")
     assert record.value is not None
     read, size = entity_reader(KafkaVotersRecord)(record.value, 0)
@@ -219,12 +227,46 @@ def test_voters_record_is_kafkas_message() -> None:
     assert read_voters([snapshot_header(1, 1)]) is None
 
 
+def test_voters_of_kraft_version_1_are_kafkas_messages() -> None:
+    """KIP-853, rule A36: a KRaftVersionRecord of type 5 and the voters with their endpoints, as Kafka's schemas say."""
+    version, record = voters_records(DYNAMIC, 5)
+    assert (version.key, record.key) == (bytes.fromhex("00000005"), bytes.fromhex("00000006"))
+    assert version.value is not None
+    assert record.value is not None
+    said, size = entity_reader(KafkaVersionRecord)(version.value, 0)
+    assert (said.version, said.k_raft_version, size) == (0, 1, len(version.value))
+    read, size = entity_reader(KafkaVotersRecord)(record.value, 0)
+    assert size == len(record.value)
+    assert [
+        (voter.voter_id, voter.voter_directory_id, [(one.name, one.host, one.port) for one in voter.endpoints])
+        for voter in read.voters
+    ] == [(1, UUID(int=1), [("INTERNAL", "n1.example", 19092)]), (3, UUID(int=33), [("INTERNAL", "x" * 200, 40000)])]
+    ranges = [voter.k_raft_version_feature for voter in read.voters]
+    assert {(one.min_supported_version, one.max_supported_version) for one in ranges} == {(0, 1)}
+    assert read_voters([version, record]) == DYNAMIC
+    batch = build_batch([version, record], base_offset=7, leader_epoch=2, control=True)
+    assert read_voters(decode_records(batch)) == DYNAMIC
+
+
+def test_voters_of_kraft_version_1_that_cannot_be_are_refused() -> None:
+    """Without the version before them, cut, with an open directory, or of a version that this build does not know."""
+    version, record = voters_records(DYNAMIC, 5)
+    assert version.value is not None
+    assert record.value is not None
+    open_one = voters_records(replace(DYNAMIC, voters=VOTERS.voters), 5)
+    wrong = [[version, record._replace(value=record.value[:size])] for size in range(len(record.value))]
+    newer = version._replace(value=version.value[:3] + b"\2" + version.value[4:])
+    for records in (*wrong, [record], open_one, [newer, record], [version._replace(value=b"\0\0"), record]):
+        with pytest.raises(ProtocolError):
+            read_voters(records)
+
+
 def test_a_voters_record_that_cannot_be_is_refused() -> None:
     """Cut, doubled or overlong, a node twice, a negative one, another version, nobody at all."""
-    value = voters_record(VOTERS, 5).value
+    value = voters_records(VOTERS, 5)[0].value
     assert value is not None
-    twice = voters_record((VOTERS[0], VOTERS[0]), 5).value
-    negative = voters_record((ReplicaKey(NodeId(-1), None),), 5).value
+    twice = voters_records(VotersChange(VOTERS.voters[:1] * 2), 5)[0].value
+    negative = voters_records(VotersChange((ReplicaKey(NodeId(-1), None),)), 5)[0].value
     wrong = [value[:size] for size in range(len(value))] + [value + b"x", value * 2, b"\0\1" + value[2:], b"\0\0\1\0"]
     for data in (*wrong, twice, negative):
         with pytest.raises(ProtocolError):
@@ -257,16 +299,17 @@ def test_a_snapshot_comes_back_under_kafkas_name(tmp_path: Path) -> None:
     assert again.latest == OffsetAndEpoch(12, 3)
     assert again.load(OffsetAndEpoch(12, 3)) == Snapshot(values, None)
     headers = [header for header, _ in iter_batches(path.read_bytes())]
-    assert [header.is_control for header in headers] == [True, False, True]
-    assert [header.base_offset for header in headers] == [0, 1, 1001]
+    assert [header.is_control for header in headers] == [True, False, False, True]
+    assert [header.base_offset for header in headers] == [0, 1, 847, 1001]
     assert {header.leader_epoch for header in headers} == {3}
 
 
 def test_a_snapshot_says_who_voted(tmp_path: Path) -> None:
     """Rule A11: the voter set stands beside the header, and comes back with the records."""
     store = SnapshotStore(RealDisk(), str(tmp_path))
-    asyncio.run(store.write(OffsetAndEpoch(12, 3), [b"a"], timestamp_ms=1, voters=VOTERS))
-    assert store.load(OffsetAndEpoch(12, 3)) == Snapshot([b"a"], VOTERS)
+    for said in (VOTERS, DYNAMIC):
+        asyncio.run(store.write(OffsetAndEpoch(12, 3), [b"a"], timestamp_ms=1, voters=said))
+        assert store.load(OffsetAndEpoch(12, 3)) == Snapshot([b"a"], said)
 
 
 def test_large_and_empty_snapshots() -> None:
@@ -360,7 +403,8 @@ def test_an_own_snapshot_is_read_back_before_it_exists(tmp_path: Path) -> None:
     assert (store.ids, list(tmp_path.iterdir())) == ([], [])
     store = SnapshotStore(RealDisk(), str(tmp_path))
 
-    def refuse(content: Snapshot) -> None:
+    def refuse(content: Snapshot) -> Steps[None]:
+        yield
         assert content == Snapshot([b"a"], None)
         raise FatalError("nobody can load this")
 

@@ -25,6 +25,7 @@ from strandline.controller.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from strandline.controller.raft.node import Standing
 from strandline.controller.raft.ready import ElectionState, Ready
 from strandline.controller.raft.transitions import RoleKind
 from strandline.controller.raft.voters import VoterSet
@@ -51,6 +52,7 @@ class Bench:
         log: LogSummary | None = None,
         voteless: bool = False,
         recorded: bool = True,
+        standing: Standing | None = None,
     ) -> None:
         """`recorded`: the voter set names directories; else any directory of a node is that voter."""
         self.now = 0.0
@@ -66,6 +68,7 @@ class Bench:
             saved=saved,
             now_ms=0.0,
             voteless=voteless,
+            standing=standing,
         )
         self.tokens = 0
         self.outputs: list[Ready] = []

@@ -69,8 +69,9 @@ class CheckedWorld(World):
         for key in leader.core.voters:
             images = self.nodes[key.node_id].acknowledged(key)
             holders += any(_holds(image, high_watermark, wanted) for image in images)
-        assert holders >= self.voters.majority, (
-            f"MajorityReachedHighWatermark: {high_watermark} is durable on {holders} of {len(self.voters)}"
+        voters = leader.core.voters
+        assert holders >= voters.majority, (
+            f"MajorityReachedHighWatermark: {high_watermark} is durable on {holders} of {len(voters)}"
         )
 
     def applied(self, node: SimNode, entry: tuple[int, int, str]) -> None:

@@ -18,6 +18,7 @@ from strandline.controller.raft.leader import Leader
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import (
     Batch,
+    BeginQuorumEpochRequest,
     FetchResponse,
     FetchSnapshotResponse,
     LeaderChange,
@@ -36,7 +37,7 @@ from strandline.controller.raft.messages import (
 )
 from strandline.controller.raft.ready import Append, ElectionState, Ready, StoreSnapshotChunk, TruncateTo
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import Endpoint, NodeId
 
 if TYPE_CHECKING:
     from raft_world import World
@@ -55,19 +56,37 @@ class Snapshot:
 
     id: OffsetAndEpoch
     values: tuple[tuple[int, int, str], ...]
-    voters: tuple[ReplicaKey, ...] | None = None
+    voters: VotersChange | None = None
 
 
 def text(data: object) -> str:
     if isinstance(data, VotersChange):
-        return "voters:" + ",".join(f"{key.node_id}/{short(key.directory_id)}" for key in data.voters)
+        name = "voters:" if data.kraft_version == 0 else f"voters at {data.kraft_version}:"
+        return name + ",".join(f"{key.node_id}/{short(key.directory_id)}" for key in data.voters)
     return "leader-change" if isinstance(data, LeaderChange) else bytes(data).decode()  # type: ignore[call-overload]
 
 
-def plain(voters: tuple[ReplicaKey, ...] | None) -> list[tuple[int, int | None]] | None:
-    if voters is None:
+Plain = tuple[list[tuple[int, int | None]], int, list[tuple[str, int]]]
+
+
+def plain(said: VotersChange | None) -> Plain | None:
+    if said is None:
         return None
-    return [(int(key.node_id), None if key.directory_id is None else key.directory_id.int) for key in voters]
+    keys = [(int(key.node_id), None if key.directory_id is None else key.directory_id.int) for key in said.voters]
+    return keys, said.kraft_version, [tuple(endpoint) for endpoint in said.endpoints]
+
+
+def unplain(said: Plain | None) -> VotersChange | None:
+    if said is None:
+        return None
+    keys, version, endpoints = said
+    voters = (ReplicaKey(NodeId(node), number and directory(number)) for node, number in keys)  # type: ignore[arg-type]
+    return VotersChange(tuple(voters), version, tuple(Endpoint(*endpoint) for endpoint in endpoints))
+
+
+def endpoint_of(node: int) -> Endpoint:
+    """Where a node listens."""
+    return Endpoint(f"n{node}", 19092)
 
 
 def short(directory_id: UUID | None) -> str:
@@ -118,7 +137,7 @@ class DiskImage:
             voters=tuple(self.voters()),
         )
 
-    def voters(self) -> Iterator[tuple[int, tuple[ReplicaKey, ...]]]:
+    def voters(self) -> Iterator[tuple[int, VotersChange]]:
         """Voter sets from the latest snapshot on."""
         end = 0
         if self.snapshot is not None:
@@ -190,6 +209,7 @@ class SimNode:
             now_ms=self.world.now_ms,
             voteless=self.voteless,
             life=self.life,
+            standing=self.world.standing_of(self.id),
         )
         self.role_seen = ""
         self.pump()
@@ -271,12 +291,18 @@ class SimNode:
         for message in ready.send:
             if isinstance(message, SendRequest):
                 self.in_flight[message.request_id] = message
-                self.world.send_request(self, message)
+                self.world.send_request(self, self.telling(message))
             else:
                 self.answer(message)
         if ready.high_watermark is not None:
             self.world.trace(f"{self.id} commits below {ready.high_watermark}")
             self.apply(ready.high_watermark)
+
+    def telling(self, message: SendRequest) -> SendRequest:
+        """The request with this node's address, as the driver adds it."""
+        if isinstance(message.request, BeginQuorumEpochRequest) and self.core is not None and self.core.voters.dynamic:
+            return replace(message, request=replace(message.request, leader_at=endpoint_of(self.id)))
+        return message
 
     def operate(self, operation: tuple[str, object]) -> None:
         self.written.apply(operation)
@@ -286,12 +312,8 @@ class SimNode:
         """Freeze, truncate fully, reload."""
         assert self.core is not None
         assert self.part is not None
-        values, keys = eval(bytes(self.part[1]).decode())
-        voters = (
-            None
-            if keys is None
-            else tuple(ReplicaKey(NodeId(node), number and directory(number)) for node, number in keys)
-        )
+        values, said = eval(bytes(self.part[1]).decode())
+        voters = unplain(said)
         assert not isinstance(self.core.role, Leader), "LeaderNeverLoadSnapshot"
         for image in (self.durable, self.written):
             image.snapshot = Snapshot(snapshot, values, voters)
@@ -339,10 +361,11 @@ class SimNode:
     def apply(self, high_watermark: int) -> None:
         for batch in self.written.batches:
             if self.applied_to <= batch.base_offset < high_watermark:
-                entry = (batch.base_offset, batch.epoch, text(batch.data))
-                self.applied.append(entry)
+                for offset in range(batch.base_offset, batch.next_offset):
+                    entry = (offset, batch.epoch, text(batch.data))
+                    self.applied.append(entry)
+                    self.world.applied(self, entry)
                 self.applied_to = batch.next_offset
-                self.world.applied(self, entry)
 
     def tick(self) -> None:
         if self.core is not None:
@@ -361,6 +384,8 @@ class SimNode:
     def answer(self, message: Reply) -> None:
         reply = self.tokens.pop(message.token)
         response = message.response
+        if self.core is not None and self.core.voters.dynamic and response.leader_id is not None:
+            response = replace(response, leader_at=endpoint_of(response.leader_id))
         if isinstance(message.read, ReadRange):
             assert isinstance(response, FetchResponse)
             batches = [batch for batch in self.written.batches if batch.base_offset >= message.read.offset]

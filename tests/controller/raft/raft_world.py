@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterable
 
-from raft_node import SimNode, directory
+from raft_node import SimNode, directory, endpoint_of
 
 from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.messages import (
@@ -20,6 +20,7 @@ from strandline.controller.raft.messages import (
     ResponseReceived,
     SendRequest,
 )
+from strandline.controller.raft.node import Standing
 from strandline.controller.raft.ready import Ready
 from strandline.controller.raft.voters import VoterSet
 from strandline.proto.error_codes import ErrorCode
@@ -39,13 +40,20 @@ class World:
         observers: Iterable[int] = (),
         config: RaftConfig | None = None,
         recorded_directories: bool = True,
+        controllers: Iterable[int] = (),
+        kraft_version: int = 0,
     ) -> None:
+        """`controllers`: observers that may be made voters."""
         self.rng = random.Random(seed)
         self.config = config or RaftConfig()
         ids = list(voters)
         self.voters = VoterSet(
             ReplicaKey(NodeId(node), directory(node) if recorded_directories else None) for node in ids
         )
+        self.controllers = {*ids, *controllers}
+        self.kraft_version = kraft_version
+        self.joining: set[int] = set()
+        """Controllers that ask for a vote."""
         self.now_ms = 0.0
         self._sequence = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -62,6 +70,13 @@ class World:
         self._received: dict[int, list[Callable[[bool], None]]] = {}
         """How to fail the calls that a node has received: its death breaks their connections."""
         self.sent: list[tuple[float, int, int, Request]] = []
+
+    def standing_of(self, node: int) -> Standing:
+        """What a node is beside the voter set."""
+        if node not in self.controllers:
+            return Standing()
+        others = tuple(NodeId(other) for other in sorted(self.controllers)) if self.kraft_version else ()
+        return Standing(True, endpoint_of(node), node in self.joining, others, self.kraft_version)
 
     # --- time --------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,12 @@ import pytest
 from raft_invariants import CheckedWorld
 from raft_node import SimNode, directory
 
+from strandline.controller.raft.messages import ReplicaKey
 from strandline.proto.errors import KafkaError
 
 SEEDS = range(40)
+COMERS = (0, 8, 12, 14, 20, 21, 37, 39)
+"""Seeds whose voters come and go in ways that stopped an earlier quorum for good."""
 LOSSES = range(15)
 """Longer runs, with losses of data that each must be healed before the next."""
 
@@ -206,3 +209,101 @@ def test_invariants_hold_over_tails_that_are_cut(seed: int) -> None:
     for node in nodes:
         world.assert_all_applied(node)
     assert cuts, "nothing was cut"
+
+
+def change_voters(world: CheckedWorld, rng: random.Random) -> bool:
+    """Add or remove some controller at every node that believes that it leads; whether it was taken."""
+    taken = False
+    node = rng.choice(list(world.nodes.values()))
+    for leader in world.leaders():
+        core = leader.core
+        assert core is not None
+        recorded = core.voters.recorded(node.id)
+        try:
+            if recorded is not None and recorded.directory_id is not None:
+                taken |= core.remove_voter(node.id, recorded.directory_id, world.now_ms) is not None
+            else:
+                taken |= core.add_voter(node.id, directory(node.directory), world.now_ms) is not None
+        except KafkaError:
+            continue
+        leader.pump()
+    return taken
+
+
+def may_be_lost(world: CheckedWorld, node: SimNode) -> bool:
+    """Every voter set on any disk has two others beside this node: what it held, one of them holds."""
+    sets = [said for other in world.nodes.values() for _, said in other.durable.voters()]
+    sets += [other.core.node.said for other in world.nodes.values() if other.core is not None]
+    return all(len(said.voters) >= 3 or node.key not in said.voters for said in sets)
+
+
+def replaced(world: CheckedWorld, key: ReplicaKey) -> bool:
+    """The committed voter set is without a directory that was lost, and no set with it is left on any disk."""
+    sets = [list(other.durable.voters())[-1:] for other in world.nodes.values()]
+    cores = [other.core for other in world.nodes.values() if other.core is not None]
+    named = any(key in said.voters for found in sets for _, said in found)
+    return not named and not any(key in core.voters.keys for core in cores)
+
+
+def all_have(nodes: list[SimNode], value: str) -> bool:
+    return all(node.applied and node.applied[-1][2] == value for node in nodes)
+
+
+@pytest.mark.parametrize("seed", COMERS)
+def test_invariants_hold_over_voters_that_come_and_go(seed: int) -> None:
+    """Rules A11, A36 (KIP-853): any of five controllers is added or removed at any instant, leaders too, while nodes
+    die, are cut off and lose their disks, one at a time. No two leaders an epoch, nothing committed is lost, and once
+    all are up again the quorum works."""
+    rng = random.Random(seed)
+    first = rng.choice([1, 1, 3])
+    world = CheckedWorld(
+        range(1, first + 1),
+        seed=seed,
+        observers=range(first + 1, 6),
+        controllers=range(1, 6),
+        kraft_version=1,
+    )
+    world.latency_ms = (0.5, rng.choice([2.0, 20.0]))
+    world.loss = rng.choice([0.0, 0.02])
+    world.duplication = rng.choice([0.0, 0.1])
+    nodes = list(world.nodes.values())
+    for node in nodes:
+        node.start()
+    changes = losses = 0
+    lost: ReplicaKey | None = None
+    for _ in range(50):
+        chaos(world, rng, rng.uniform(50, 800))
+        if rng.random() < 0.5:
+            world.heal()
+            for _ in range(rng.randrange(6)):
+                changes += change_voters(world, rng)
+                world.run(rng.uniform(1, 300))
+        if lost is not None and replaced(world, lost):
+            lost = None
+        victim = rng.choice(nodes)
+        if lost is None and rng.random() < 0.2 and may_be_lost(world, victim):
+            if victim.up:
+                world.crash(victim.id)
+            lost = victim.key
+            losses += 1
+            victim.wipe(1_000 + losses, voteless=True)
+
+    world.heal()
+    world.loss = world.duplication = 0.0
+    for node in nodes:
+        if not node.up:
+            node.start()
+    for attempt in range(20):  # a leader that was removed a moment ago leads no longer than that is committed
+        world.run(20_000, until=lambda: world.established() is not None)
+        leader = world.established()
+        if (
+            leader is not None
+            and leader.append(f"last {attempt}") is not None
+            and world.run(5_000, until=lambda: all_have(nodes, f"last {attempt}"))  # noqa: B023
+        ):
+            break
+    else:
+        pytest.fail("no progress after healing")
+    for node in nodes:
+        world.assert_all_applied(node)
+    assert changes, "nothing was changed"

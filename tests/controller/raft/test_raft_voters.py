@@ -32,7 +32,8 @@ WITH_NEW = (key(1), key(2), NEW)
 
 def change(base: int, epoch: int, voters: tuple[ReplicaKey, ...]) -> Batch:
     """A voter set as a follower fetches it."""
-    return Batch(base, base + 1, epoch, VotersChange(voters), voters)
+    said = VotersChange(voters)
+    return Batch(base, base + 1, epoch, said, said)
 
 
 def leading(bench: Bench) -> Bench:
@@ -185,15 +186,16 @@ def test_an_observer_with_a_place_flushes_before_it_fetches() -> None:
 
 def test_a_restart_finds_the_voters_in_the_log() -> None:
     """Rule A11: the latest set in the log holds, committed or not; a snapshot's where the log begins after it."""
-    log = LogSummary(end_offset=3, epochs=((1, 0),), voters=((1, WITHOUT), (2, WITH_NEW)))
+    log = LogSummary(end_offset=3, epochs=((1, 0),), voters=((1, VotersChange(WITHOUT)), (2, VotersChange(WITH_NEW))))
     assert Bench(node=3, directory=33, log=log, voteless=True).role is RoleKind.UNATTACHED
     assert Bench(node=3, log=log).role is RoleKind.OBSERVER
     log.truncate_to(2)
     assert Bench(node=3, directory=33, log=log, voteless=True).role is RoleKind.OBSERVER
     snapshot = OffsetAndEpoch(10, 1)
-    log.reset_to(snapshot, WITH_NEW)
-    assert log.voters == (9, WITH_NEW)
-    assert (log.voters_at(10), log.voters_at(9)) == (WITH_NEW, None)
+    said = VotersChange(WITH_NEW)
+    log.reset_to(snapshot, said)
+    assert log.voters == (9, said)
+    assert (log.voters_at(10), log.voters_at(9)) == (said, None)
     assert Bench(node=3, log=log).role is RoleKind.OBSERVER
 
 
@@ -214,7 +216,7 @@ def test_a_stale_voter_votes_for_a_directory_that_it_does_not_know() -> None:
 
 def test_a_stale_voter_follows_a_leader_whose_place_is_vacant_to_it() -> None:
     """ReconfigurationNotStuck: it lacks the record that gave the leader its vote, and gets it only by following."""
-    log = LogSummary(end_offset=2, epochs=((1, 0),), voters=((1, WITHOUT),))
+    log = LogSummary(end_offset=2, epochs=((1, 0),), voters=((1, VotersChange(WITHOUT)),))
     bench = Bench(node=2, log=log, saved=ElectionState(1))
     bench.ask(BeginQuorumEpochRequest(CLUSTER, NodeId(3), 2, key(2)))
     assert (bench.role, bench.core.leader_id) == (RoleKind.FOLLOWER, 3)
@@ -255,7 +257,7 @@ def test_a_stranger_gets_no_vote() -> None:
 def test_places_and_keys() -> None:
     """Places are configured and count in the majority; keys fill them; a key without a place is left out."""
     configured = VoterSet(key(node) for node in (1, 2, 3, 4, 5))
-    vacant = configured.filled([key(1), key(2), key(4), key(9)])
+    vacant = configured.filled(VotersChange((key(1), key(2), key(4), key(9))))
     assert (vacant.keys, len(vacant), vacant.majority) == ((key(1), key(2), key(4)), 5, 3)
     assert vacant.recorded(NodeId(3)) is None
     assert [vacant.succession(NodeId(3), NodeId(node)) for node in (4, 1)] == [0, 2]

@@ -40,7 +40,7 @@ from strandline.cluster.security.certificates import CertificateWatch
 from strandline.controller import methods
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.features import OWN_LEVELS, Supported
+from strandline.controller.metadata.features import KRAFT_FEATURE, OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.records import MetadataRecord
@@ -194,8 +194,9 @@ class Node:
         self._stopped = False
 
     def _see_levels(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """After another level this node needs what is before it no more: a build that knows nothing of the level left
-        begins at the snapshot behind it."""
+        """The quorum takes over its level. After another metadata.version this node needs what is before it no more: a
+        build that knows nothing of the level left begins at the snapshot behind it."""
+        self.quorum.raise_kraft_version(image.finalized.get(KRAFT_FEATURE, 0))
         if delta.base.metadata_version not in (0, image.metadata_version):
             self.quorum.snapshot_soon()  # rule A35/log-of-a-level-that-was-left
 

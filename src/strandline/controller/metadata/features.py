@@ -19,6 +19,7 @@ from strandline.proto.messages.fields import UInt32
 
 METADATA_FEATURE = "metadata.version"
 TRANSACTION_FEATURE = "transaction.version"
+KRAFT_FEATURE = "kraft.version"
 
 TRANSACTION_TOPIC = "__transaction_state"
 """The topic in which transactions are kept: the first of them makes it, so without it there has been none."""
@@ -65,12 +66,14 @@ class Feature:
         implied: its level where the metadata have no record of it.
         levels: all that this build knows, in order.
         begins: the level at which a new cluster has it; None: `implied`.
+        named: it rises where it is named alone, not with all others.
     """
 
     name: str
     implied: int
     levels: tuple[Level, ...]
     begins: int | None = None
+    named: bool = False
 
     @property
     def supported(self) -> Range:
@@ -122,7 +125,21 @@ FEATURES: Mapping[str, Feature] = {
         Feature(
             "group.version", 1, (Level(1, "", "the consumer group protocol (KIP-848), always on", False, _NOT_BELOW),)
         ),
-        Feature("kraft.version", 0, (Level(0, "", "voters as the directories were formatted", False, _NOT_BELOW),)),
+        Feature(
+            KRAFT_FEATURE,
+            0,
+            (
+                Level(0, "", "voters as the directories were formatted", False, _NOT_BELOW),
+                Level(
+                    1,
+                    "0.1.0",
+                    "controllers that are added and removed while the cluster runs (KIP-853)",
+                    False,
+                    "builds before look for the voters in their configuration, and cannot read who votes by then",
+                ),
+            ),
+            named=True,
+        ),
         Feature(
             TRANSACTION_FEATURE,
             0,

@@ -1,5 +1,5 @@
 """The quorum's own records in Kafka's schemas (LeaderChangeMessage, SnapshotHeaderRecord, SnapshotFooterRecord,
-VotersRecord, all v0).
+KRaftVersionRecord, VotersRecord, all v0).
 
 They stand in control batches: key = (version int16, type int16), value = a flexible-version message.
 """
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from enum import IntEnum
 from uuid import UUID
 
-from strandline.controller.raft.messages import LeaderChange, ReplicaKey
+from strandline.controller.raft.messages import LeaderChange, ReplicaKey, VotersChange
 from strandline.log.batch import Record
 from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.ids import ZERO_UUID, Endpoint, NodeId
 
 _KEY = struct.Struct(">hh")
 _INT16 = struct.Struct(">h")
@@ -22,12 +22,21 @@ _INT32 = struct.Struct(">i")
 _VERSION_AND_LEADER = struct.Struct(">hi")
 _VERSION_AND_TIME = struct.Struct(">hq")
 _VERSION_AND_COUNT = struct.Struct(">hB")
-_VOTER = struct.Struct(">i16sBhhBB")
-"""Node id, directory id, no endpoints (each node knows them from its configuration), the quorum versions it supports,
-no tags twice."""
+_VOTER = struct.Struct(">i16sB")
+"""Node id, directory id, one more than the number of endpoints: at kraft.version 0 there are none, for each node knows
+them from its configuration."""
+_UINT16 = struct.Struct(">H")
+_RANGE = struct.Struct(">hhBB")
+"""The kraft.versions that a voter supports, no tags twice."""
+_LISTENER = "INTERNAL"
+"""The one listener of which a voter's endpoint is recorded."""
 _NO_TAGS = b"\0"
+KRAFT_VERSION_MAX = 1
+"""The newest kraft.version that this build knows, and can be a voter of."""
 _VOTERS_MAX = 126
 """Voters in one record, at most: its length byte can say no more, and quorums are far smaller."""
+_TEXT_MAX = 16_000
+"""Bytes of a host's name, at most: two bytes say so much of its length; names have 255 at most."""
 
 
 class ControlType(IntEnum):
@@ -36,6 +45,7 @@ class ControlType(IntEnum):
     LEADER_CHANGE = 2
     SNAPSHOT_HEADER = 3
     SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
     VOTERS = 6
 
 
@@ -53,44 +63,120 @@ def read_leader(value: bytes) -> NodeId:
         raise ProtocolError(f"a LeaderChangeMessage of {len(value)} bytes: {error}") from error
 
 
-def voters_record(voters: tuple[ReplicaKey, ...], timestamp_ms: int) -> Record:
-    """The record that says who votes from its offset on."""
-    _check_count(voters)
-    value = _VERSION_AND_COUNT.pack(0, len(voters) + 1)
-    for key in voters:
+def voters_records(said: VotersChange, timestamp_ms: int) -> list[Record]:
+    """The records that say who votes from their offset on. From kraft.version 1 on the version stands before each set,
+    so that a set can be read by itself."""
+    _check_count(said.voters)
+    value = _VERSION_AND_COUNT.pack(0, len(said.voters) + 1)
+    for place, key in enumerate(said.voters):
         directory_id = ZERO_UUID if key.directory_id is None else key.directory_id
-        value += _VOTER.pack(key.node_id, directory_id.bytes, 1, 0, 1, 0, 0)
-    return _record(ControlType.VOTERS, value + _NO_TAGS, timestamp_ms)
+        endpoints = said.endpoints[place : place + 1]
+        value += _VOTER.pack(key.node_id, directory_id.bytes, len(endpoints) + 1)
+        value += b"".join(_endpoint(endpoint) for endpoint in endpoints)
+        value += _RANGE.pack(0, KRAFT_VERSION_MAX, 0, 0)
+    voters = _record(ControlType.VOTERS, value + _NO_TAGS, timestamp_ms)
+    if said.kraft_version == 0:
+        return [voters]
+    version = _INT16.pack(0) + _INT16.pack(said.kraft_version) + _NO_TAGS
+    return [_record(ControlType.KRAFT_VERSION, version, timestamp_ms), voters]
 
 
-def read_voters(records: Iterable[Record]) -> tuple[ReplicaKey, ...] | None:
+def _endpoint(endpoint: Endpoint) -> bytes:
+    return _text(_LISTENER) + _text(endpoint.host) + _UINT16.pack(endpoint.port) + _NO_TAGS
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    if len(data) > _TEXT_MAX:
+        raise ValueError(f"{len(data)} bytes in a name of a voter's endpoint")
+    return _length(len(data) + 1) + data
+
+
+def _length(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128, number >> 7])
+
+
+def read_voters(records: Iterable[Record]) -> VotersChange | None:
     """The voters that a control batch says; None if it does not.
 
     Raises:
-        ProtocolError: a record is no control record, or a VotersRecord that this program did not write.
+        ProtocolError: a record is no control record, or one that this program does not write: of another version of the
+            quorum, for example.
     """
+    version = 0
     for record in records:
-        if control_type(record) is ControlType.VOTERS:
-            return _read_voters(record.value or b"")
+        kind = control_type(record)
+        if kind is ControlType.KRAFT_VERSION:
+            version = _read_version(record.value or b"")
+        elif kind is ControlType.VOTERS:
+            return _read_voters(record.value or b"", version)
     return None
 
 
-def _read_voters(value: bytes) -> tuple[ReplicaKey, ...]:
+def _read_version(value: bytes) -> int:
+    if len(value) != 2 * _INT16.size + len(_NO_TAGS) or value[:2] != _INT16.pack(0):
+        raise ProtocolError(f"a KRaftVersionRecord of {len(value)} bytes")
+    (version,) = _INT16.unpack_from(value, _INT16.size)
+    if not 1 <= version <= KRAFT_VERSION_MAX:
+        raise ProtocolError(f"kraft.version {version}: this build knows 0 to {KRAFT_VERSION_MAX}")
+    return int(version)
+
+
+def _read_voters(value: bytes, kraft_version: int) -> VotersChange:
+    voters: list[tuple[ReplicaKey, Endpoint | None]] = []
     try:
         version, count = _VERSION_AND_COUNT.unpack_from(value)
-        size = _VERSION_AND_COUNT.size + (count - 1) * _VOTER.size + len(_NO_TAGS)
-        if version != 0 or not 2 <= count <= _VOTERS_MAX + 1 or len(value) != size:
-            raise ProtocolError(f"a VotersRecord of version {version} with {count - 1} voters in {len(value)} bytes")
-        keys = []
-        for index in range(count - 1):
-            node, raw, *_ = _VOTER.unpack_from(value, _VERSION_AND_COUNT.size + index * _VOTER.size)
-            directory_id = UUID(bytes=raw)
-            keys.append(ReplicaKey(NodeId(node), None if directory_id == ZERO_UUID else directory_id))
-    except struct.error as error:
+        if version != 0 or not 2 <= count <= _VOTERS_MAX + 1:
+            raise ProtocolError(f"a VotersRecord of version {version} with {count - 1} voters")
+        at = _VERSION_AND_COUNT.size
+        for _ in range(count - 1):
+            voter, at = _read_voter(value, at, kraft_version)
+            voters.append(voter)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ProtocolError(f"a VotersRecord of {len(value)} bytes: {error}") from error
+    if len(value) != at + len(_NO_TAGS):
+        raise ProtocolError(f"a VotersRecord of {len(value)} bytes, of which {at} are of its voters")
+    keys = tuple(key for key, _ in voters)
     if len({key.node_id for key in keys}) != len(keys) or min(key.node_id for key in keys) < 0:
         raise ProtocolError(f"a VotersRecord with these nodes: {[int(key.node_id) for key in keys]}")
-    return tuple(keys)
+    endpoints = tuple(endpoint for _, endpoint in voters if endpoint is not None)
+    if len(endpoints) != (len(keys) if kraft_version > 0 else 0):
+        raise ProtocolError(f"a VotersRecord of kraft.version {kraft_version} with {len(endpoints)} endpoints")
+    if kraft_version > 0 and any(key.directory_id is None for key in keys):
+        raise ProtocolError(f"a VotersRecord of kraft.version {kraft_version} that leaves a directory open")
+    return VotersChange(keys, kraft_version, endpoints)
+
+
+def _read_voter(value: bytes, at: int, kraft_version: int) -> tuple[tuple[ReplicaKey, Endpoint | None], int]:
+    """A voter with its endpoint, and where the next one begins."""
+    node, raw, listeners = _VOTER.unpack_from(value, at)
+    at += _VOTER.size
+    endpoint: Endpoint | None = None
+    for _ in range(listeners - 1):
+        name, at = _read_text(value, at)
+        host, at = _read_text(value, at)
+        (port,) = _UINT16.unpack_from(value, at)
+        at += _UINT16.size + len(_NO_TAGS)
+        if name == _LISTENER:
+            endpoint = Endpoint(host, port)
+    low, high, *_ = _RANGE.unpack_from(value, at)
+    if not low <= kraft_version <= high:
+        raise ProtocolError(f"a voter of kraft.version {low} to {high} in a set of {kraft_version}")
+    directory_id = UUID(bytes=raw)
+    key = ReplicaKey(NodeId(node), None if directory_id == ZERO_UUID else directory_id)
+    return (key, endpoint), at + _RANGE.size
+
+
+def _read_text(value: bytes, at: int) -> tuple[str, int]:
+    length = value[at]
+    at += 1
+    if length >= 128:
+        length = length & 127 | value[at] << 7
+        at += 1
+    data = value[at : at + length - 1]
+    if length < 1 or len(data) != length - 1:
+        raise IndexError(f"a text of {length - 1} bytes at {at}")
+    return data.decode(), at + length - 1
 
 
 def snapshot_header(last_contained_log_timestamp_ms: int, timestamp_ms: int) -> Record:

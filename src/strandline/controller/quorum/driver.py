@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
+from strandline.controller.quorum.addresses import Addresses
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
 from strandline.controller.quorum.callers import Callers
 from strandline.controller.quorum.commits import Commits
 from strandline.controller.quorum.dispatch import Dispatcher
 from strandline.controller.quorum.fetched import Fetched
+from strandline.controller.quorum.joining import Joining
 from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog
 from strandline.controller.quorum.methods import METHODS
@@ -22,10 +24,12 @@ from strandline.controller.quorum.snapshots import SnapshotStore
 from strandline.controller.quorum.snapshotting import Snapshotting
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.messages import (
+    BeginQuorumEpochRequest,
     FetchRequest,
     FetchResponse,
     Inbound,
     OffsetAndEpoch,
+    Reply,
     Request,
     RequestFailed,
     RequestReceived,
@@ -38,7 +42,7 @@ from strandline.log.disk import Disk, DiskFull
 from strandline.log.partition_log import PartitionLog
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
 from strandline.proto.messages.method import Method
 from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable
@@ -84,7 +88,7 @@ class Driver:
         core: RaftCore,
         durable: Durable,
         dispatcher: Dispatcher,
-        endpoints: Mapping[NodeId, Endpoint],
+        addresses: Addresses,
         config: QuorumConfig,
         clock: Clock,
         stamp_ms: Callable[[], int],
@@ -97,7 +101,9 @@ class Driver:
         self._durable = durable
         self._log = durable.log
         self._dispatcher = dispatcher
-        self._endpoints = endpoints
+        self.addresses = addresses
+        self.joining: Joining | None = None
+        """Who asks for a vote; set by who can give it."""
         self.unreached: dict[NodeId, str] = {}
         self._config = config
         self._clock = clock
@@ -172,6 +178,8 @@ class Driver:
         request = method.request.decode(payload)
         if self._stopped:
             raise RpcUnavailable("this node's quorum has stopped")
+        if isinstance(request, BeginQuorumEpochRequest):
+            self.addresses.hear(request.leader_id, request.leader_at)
         token, future = self._callers.open()
         self.step(RequestReceived(token, request))
         try:
@@ -244,6 +252,8 @@ class Driver:
         if not self._stopped:
             self._dispatch()
             self.commits.settle()
+            if self.joining is not None:
+                self.joining.look(self._spawn)
             self._arm_timer()
 
     def _drain(self) -> None:
@@ -265,7 +275,7 @@ class Driver:
                     return
             self._carry_out(ready)
             if self.core.is_voter:
-                self._durable.memory.gain_vote()
+                self._durable.memory.gain_vote(len(self.core.voters) if self.core.voters.dynamic else 0)
 
     def _log_notices(self, notices: tuple[str, ...]) -> None:
         """Log what the core noticed, at a bounded rate: a peer that repeats itself must not fill the disk."""
@@ -295,12 +305,19 @@ class Driver:
             if isinstance(message, SendRequest):
                 self._spawn(self._call(message))
             else:
-                self._callers.reply(message)
+                self._callers.reply(self._telling(message))
         # rule A13/uncommitted-records-are-handed-over
         if ready.high_watermark is not None:
             # The core takes its own back to the log's end when not everything could be written.
             # rule A8/what-was-not-written-is-handed-over
             self._dispatcher.advance(min(ready.high_watermark, self.core.high_watermark))
+
+    def _telling(self, message: Reply) -> Reply:
+        """The answer with the leader's address, for peers of another voter set."""
+        leader_at = self.addresses.to_tell(message.response.leader_id)
+        if leader_at is None:  # rule A37/nobody-tells-where-the-leader-is
+            return message
+        return replace(message, response=replace(message.response, leader_at=leader_at))
 
     def _change_log(self, action: LogAction) -> bool:
         """Carry out one order; False if it failed harmlessly and those after it cannot follow."""
@@ -336,18 +353,27 @@ class Driver:
     # --- calls -------------------------------------------------------------------------------------------
 
     async def _call(self, sent: SendRequest) -> None:
-        method = METHODS[type(sent.request)]
+        request = sent.request
+        method = METHODS[type(request)]
         outcome: ResponseReceived | RequestFailed
+        if isinstance(request, BeginQuorumEpochRequest):
+            request = replace(request, leader_at=self.addresses.to_tell(request.leader_id))
         try:
+            endpoint = self.addresses.of(sent.to)
+            if endpoint is None:
+                raise RpcUnavailable("an address that this node does not know")
             payload = await self._rpc.call(
-                self._endpoints[sent.to],
+                endpoint,
                 method.path,
-                method.request.encode(sent.request),
+                method.request.encode(request),
                 timeout_ms=self._timeout_ms(sent.request),
             )
             self.unreached.pop(sent.to, None)
-            outcome = ResponseReceived(sent.request_id, self._judged(sent.request, method.reply.decode(payload)))
+            response: Response = method.reply.decode(payload)
+            self.addresses.hear(response.leader_id, response.leader_at)
+            outcome = ResponseReceived(sent.request_id, self._judged(request, response))
         except RpcUnavailable as error:
+            self.addresses.failed(sent.to)
             self.unreached[sent.to] = str(error)
             outcome = RequestFailed(sent.request_id, broken=True)
         except (RpcError, ProtocolError):

@@ -173,11 +173,12 @@ class Memory:
             except DiskFull:
                 return
 
-    def gain_vote(self) -> None:
-        """Note that the voter set names this very directory. Written when there is room for it. Raises DiskError."""
-        if not self.now.has_vote:
+    def gain_vote(self, voters: int = 0) -> None:
+        """Note that the voter set names this very directory, and of how many it is where voters come and go. Written
+        when there is room for it. Raises DiskError."""
+        if not self.now.has_vote or self.now.voters != voters:
             try:
-                self._write(replace(self.now, has_vote=True, former_id=None, former_epoch=0))
+                self._write(replace(self.now, has_vote=True, former_id=None, former_epoch=0, voters=voters))
             except DiskFull:
                 return
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 import structlog
 
 from strandline.controller.quorum.api import DAMAGE_ADVICE, CommittedBatch, QuorumConfig
-from strandline.controller.quorum.control_records import leader_change, read_voters, voters_record
+from strandline.controller.quorum.control_records import leader_change, read_voters, voters_records
 from strandline.controller.quorum.recovery_point import RecoveryPoint
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
-from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch, ReplicaKey, VotersChange
+from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch, VotersChange
 from strandline.log.batch import Record, build_batch, decode_records, iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError
@@ -27,8 +27,6 @@ from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 
 logger = structlog.get_logger("strandline.controller")
-
-Voters = tuple[ReplicaKey, ...]
 
 TOPIC_PARTITION = TopicPartition("__cluster_metadata", 0)
 
@@ -123,7 +121,7 @@ class MetadataLog:
         """Everything below has been synced."""
         return self.partition_log.durable_offset
 
-    def summary(self, snapshots: Sequence[OffsetAndEpoch], said: Voters | None = None) -> LogSummary:
+    def summary(self, snapshots: Sequence[OffsetAndEpoch], said: VotersChange | None = None) -> LogSummary:
         """Summary of the log for the core; `said` are the voters that the latest snapshot names. A snapshot that is
         ahead of the log replaces it first: the node stopped between making a fetched snapshot durable and truncating
         (rule A10).
@@ -158,7 +156,7 @@ class MetadataLog:
             voters=(*before, *self._voters(0 if latest is None else latest.offset)),
         )
 
-    def _voters(self, start_offset: int) -> Iterator[tuple[int, Voters]]:
+    def _voters(self, start_offset: int) -> Iterator[tuple[int, VotersChange]]:
         """(offset, voters) of every voter set in the log from `start_offset` on."""
         for segment in self.partition_log.segments:
             for position, header in segment.headers(0, pread_blocking):
@@ -197,18 +195,17 @@ class MetadataLog:
         log = self.partition_log
         ensure(log.log_end_offset == batch.base_offset, "NoGap", end=log.log_end_offset, base=batch.base_offset)
         if isinstance(batch.data, LeaderChange):
-            record = leader_change(batch.data, timestamp_ms)
-            self._write_control(record, batch)
+            self._write_control([leader_change(batch.data, timestamp_ms)], batch)
         elif isinstance(batch.data, VotersChange):
-            self._write_control(voters_record(batch.data.voters, timestamp_ms), batch)
+            self._write_control(voters_records(batch.data, timestamp_ms), batch)
         elif isinstance(batch.data, bytearray):
             log.append_batch(batch.data, LeaderEpoch(batch.epoch))
         else:
             log.append_as_follower(memoryview(batch.data))
         ensure(log.log_end_offset == batch.next_offset, "NoGap", end=log.log_end_offset, next=batch.next_offset)
 
-    def _write_control(self, record: Record, batch: Batch) -> None:
-        data = build_batch([record], base_offset=batch.base_offset, leader_epoch=batch.epoch, control=True)
+    def _write_control(self, records: list[Record], batch: Batch) -> None:
+        data = build_batch(records, base_offset=batch.base_offset, leader_epoch=batch.epoch, control=True)
         self.partition_log.append_batch(data, LeaderEpoch(batch.epoch))
 
     def truncate_to(self, offset: int) -> None:

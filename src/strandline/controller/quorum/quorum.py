@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+from strandline.controller.quorum.addresses import Addresses, stand_ins
 from strandline.controller.quorum.api import (
     LeaderAndEpoch,
     NotLeader,
@@ -22,6 +23,7 @@ from strandline.controller.quorum.api import (
 from strandline.controller.quorum.dispatch import Dispatcher
 from strandline.controller.quorum.driver import Driver, Durable
 from strandline.controller.quorum.fetched import Fetched
+from strandline.controller.quorum.joining import Joining
 from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
 from strandline.controller.quorum.methods import METHODS
@@ -29,6 +31,7 @@ from strandline.controller.quorum.snapshots import SnapshotStore
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.leader import Leader, ReplicaProgress
 from strandline.controller.raft.messages import Batch, ReplicaKey
+from strandline.controller.raft.node import Standing
 from strandline.controller.raft.voters import VoterSet
 from strandline.log.disk import Disk
 from strandline.log.rewriting import Rewriting, restore_names
@@ -45,6 +48,10 @@ _CHANGE_TIMEOUT_S = 10.0
 
 _CLOSE_TIMEOUT_S = 0.5
 """Seconds that a stopping leader waits for the voters to learn that it resigned."""
+
+
+async def _believed(_: NodeId, __: Endpoint) -> str:
+    return ""
 
 
 class Quorum:
@@ -72,11 +79,25 @@ class Quorum:
         on_fatal: Callable[[BaseException], None],
         fresh_boot: bool = False,
         stamp_ms: Callable[[], int] | None = None,
+        listens_at: Endpoint | None = None,
+        bootstrap: Sequence[Endpoint] = (),
+        auto_join: bool = False,
+        reach: Callable[[NodeId, Endpoint], Awaitable[str]] = _believed,
     ) -> None:
-        """Raises ConfigError if role and voter set contradict each other.
+        """Make a quorum.
 
-        `fresh_boot`: no process of this boot has used `data_dir` before, so what is read there is on the disk.
-        `stamp_ms`: the time that records get; left out: the wall clock's.
+        Args:
+            voters: the configured ones, or those of the beginning; empty on a node that learns of them from the log.
+            is_voter: the node is a controller: it votes, or may be given a vote.
+            fresh_boot: no process of this boot has used `data_dir` before, so what is read there is on the disk.
+            stamp_ms: the time that records get; left out: the wall clock's.
+            listens_at: where others reach the internal listener of this node.
+            bootstrap: addresses at which some controller answers.
+            auto_join: ask for a vote once caught up (KIP-1186).
+            reach: why a node that is to vote cannot be reached there, or could not be a voter; empty: it can.
+
+        Raises:
+            ConfigError: role and voter set contradict each other.
 
         A node whose id is a voter's but whose directory id is not that voter's has lost its disk: it observes only,
         and `describe` shows it so (schedule 26).
@@ -84,11 +105,18 @@ class Quorum:
         self._formatted_id = directory_id
         self._key = ReplicaKey(node_id, directory_id)
         self._cluster_id = cluster_id
-        self._voters = VoterSet(ReplicaKey(voter.node_id, voter.directory_id) for voter in voters)
-        if is_voter != self._voters.contains_id(node_id):
+        self._endpoints = {voter.node_id: voter.endpoint for voter in voters}
+        keys = (ReplicaKey(voter.node_id, voter.directory_id) for voter in voters)
+        self._voters = VoterSet(keys, endpoints=self._endpoints, dynamic=not voters)
+        if is_voter != self._voters.contains_id(node_id) and not (is_voter and bootstrap):
             expected = "a controller is one of the quorum's voters, a broker alone is not"
             raise ConfigError("controller.quorum.voters", [int(key.node_id) for key in self._voters], expected)
-        self._endpoints = {voter.node_id: voter.endpoint for voter in voters}
+        self._is_controller = is_voter
+        self._listens_at = listens_at
+        self._bootstrap = tuple(bootstrap)
+        self._auto_join = auto_join
+        self._reach = reach
+        self._kraft_version = 0
         self._disk = disk
         self._clock = clock
         self._rng = rng
@@ -121,8 +149,7 @@ class Quorum:
         restore_names(disk, self._directory)
         snapshots = SnapshotStore(disk, self._directory)
         rewriting = None if self._fresh_boot else Rewriting(disk)
-        promises = self._voters.contains_id(self._key.node_id)
-        memory = memory_of(disk, self._data_dir, self._formatted_id, promises=promises)
+        memory = memory_of(disk, self._data_dir, self._formatted_id, promises=self._is_controller)
         memory.recall()
         log = MetadataLog.open(
             disk, self._directory, self._clock, self._config, rewriting=rewriting, before_cut=memory.doubt
@@ -130,7 +157,8 @@ class Quorum:
         self._log = log
         latest = snapshots.open_latest()
         summary = log.summary(snapshots.ids, None if latest is None else latest.voters)
-        memory.settle(summary.end, alone=len(self._voters) == 1, rng=self._rng)
+        # rule A38/a-quorum-of-one-that-grew-refuses
+        memory.settle(summary.end, alone=(memory.now.voters or len(self._voters)) == 1, rng=self._rng)
         self._key = ReplicaKey(self._key.node_id, memory.directory_id)
         core = RaftCore(
             key=self._key,
@@ -144,6 +172,14 @@ class Quorum:
             voteless=not memory.now.has_vote,
             life=memory.now.sequence,
             proven=log.proven or memory.saved is None,
+            standing=Standing(
+                may_vote=self._is_controller,
+                listens_at=self._listens_at,
+                # rule A38/who-was-removed-asks-again/2
+                wants_vote=self._auto_join and memory.now.voters == 0,
+                bootstrap=stand_ins(self._bootstrap),
+                kraft_version=self._kraft_version,
+            ),
         )
         dispatcher = Dispatcher(self._key.node_id, log, snapshots, self._failed)
         for listener in self._listeners:
@@ -154,7 +190,7 @@ class Quorum:
             core=core,
             durable=Durable(disk, memory, log, snapshots),
             dispatcher=dispatcher,
-            endpoints=self._endpoints,
+            addresses=Addresses(core, self._listens_at, self._endpoints, self._bootstrap),
             config=self._config,
             clock=self._clock,
             stamp_ms=self._stamp_ms,
@@ -162,6 +198,7 @@ class Quorum:
             on_fatal=self._on_fatal,
             fetched=None if self._rehearsal is None else Fetched(log, self._rehearsal),
         )
+        self._driver.joining = Joining(core, self.add_voter, self.remove_voter, self._clock.monotonic_ms)
         self._driver.pump()
 
     async def close(self, clean: bool = True) -> None:
@@ -247,8 +284,8 @@ class Quorum:
         return self._config.max_batch_bytes
 
     def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
-        """A voter's internal listener; None for nodes that are no voters."""
-        return self._endpoints.get(node_id)
+        """A controller's internal listener; None for nodes that are none."""
+        return self._endpoints.get(node_id) if self._driver is None else self._driver.addresses.of(node_id)
 
     @property
     def unreached(self) -> Mapping[NodeId, str]:
@@ -282,6 +319,8 @@ class Quorum:
             for key in self.voters
         ]
         observers = [self._describe(seen) for seen in leading.described_observers(self._clock.monotonic_ms())]
+        if not self.voters.contains_id(self._key.node_id):  # it was removed, and leads until that is committed
+            observers.append(self._describe_self())
         known = -1 if leading.epoch_high_watermark is None else leading.epoch_high_watermark
         return QuorumDescription(self._key.node_id, leading.epoch, known, voters, observers)
 
@@ -343,22 +382,52 @@ class Quorum:
         """
         return await self._change(lambda core, now_ms: core.remove_voter(node_id, directory_id, now_ms))
 
-    async def add_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
-        """Give a vacant place to a replica that has caught up, wait until that is committed, and return who votes then.
+    async def add_voter(
+        self, node_id: NodeId, directory_id: UUID, endpoint: Endpoint | None = None, *, wait: bool = True
+    ) -> tuple[NodeId, ...]:
+        """Give a vote to a replica that has caught up, wait until that is committed, and return who votes then.
+
+        Args:
+            endpoint: where the node listens; None: where it says itself that it does.
+            wait: False: return once it is in the log (KIP-1186), in force and not committed yet.
 
         Raises:
-            KafkaError: see `raft.voter_changes.add_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may be
-                yet.
+            KafkaError: see `raft.voter_changes.add_voter`; INVALID_REQUEST besides, the node cannot be reached there;
+                REQUEST_TIMED_OUT, it was not committed in time, and may be yet.
         """
-        return await self._change(lambda core, now_ms: core.add_voter(node_id, directory_id, now_ms))
+        if self.voters.dynamic:
+            core = self._running().core
+            core.judge_addition(node_id, directory_id, self._clock.monotonic_ms(), endpoint)
+            seen = None if core.leading is None else core.leading.observers.get(ReplicaKey(node_id, directory_id))
+            endpoint = endpoint or (None if seen is None else seen.listens_at)
+            if endpoint is not None:  # else it votes already
+                why = await self._reach(node_id, endpoint)
+                if why:  # rule A38/nobody-asks-the-newcomer
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node {node_id} is not made a voter: {why}.")
+        return await self._change(lambda core, now_ms: core.add_voter(node_id, directory_id, now_ms, endpoint), wait)
 
-    async def _change(self, change: Callable[[RaftCore, float], int | None]) -> tuple[NodeId, ...]:
+    def raise_kraft_version(self, version: int) -> None:
+        """The cluster has this kraft.version: the voter set is to have it as well. Never lowered."""
+        if version <= self._kraft_version:
+            return
+        self._kraft_version = version
+        if self._driver is not None and not self._driver.stopped:
+            self._driver.core.raise_kraft_version(version)
+            self._driver.schedule_pump()
+
+    def _running(self) -> Driver:
         driver = self._driver
         if driver is None or driver.stopped:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node's quorum does not run.")
+        return driver
+
+    async def _change(self, change: Callable[[RaftCore, float], int | None], wait: bool = True) -> tuple[NodeId, ...]:
+        driver = self._running()
         core = driver.core
         offset = change(core, driver.now_ms())
         driver.pump()
+        if not wait:
+            return tuple(key.node_id for key in core.voters)
         committed = driver.commits.committed(core.epoch, core.node.voters_offset if offset is None else offset)
         try:
             async with asyncio.timeout(_CHANGE_TIMEOUT_S):

@@ -39,6 +39,8 @@ class Remembered:
         former_epoch: the last epoch in which it may have voted as such.
         held: everything before was committed, and durable in its log.
         sequence: counts the writes; of two copies the one with more is the newer one.
+        voters: how many voted, itself included, when it last voted among voters that come and go (kraft.version 1); 0:
+            it never did.
     """
 
     election: ElectionState
@@ -48,6 +50,7 @@ class Remembered:
     former_epoch: int = 0
     held: OffsetAndEpoch = EMPTY
     sequence: int = 0
+    voters: int = 0
 
 
 class StateFile:
@@ -113,6 +116,7 @@ def _encode(state: Remembered) -> bytes:
         "heldOffset": state.held.offset,
         "heldEpoch": state.held.epoch,
         "sequence": state.sequence,
+        "voters": state.voters,
     }
     return _dump(fields | {"crc": crc32c(_dump(fields))})
 
@@ -155,6 +159,7 @@ def _decode(data: bytes) -> Remembered:
         former_epoch=_number(fields, "formerEpoch", 0, 2**31 - 1),
         held=OffsetAndEpoch(_number(fields, "heldOffset", 0), _number(fields, "heldEpoch", 0, 2**31 - 1)),
         sequence=_number(fields, "sequence", 0),
+        voters=_number({"voters": 0} | fields, "voters", 0, 2**31 - 1),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from strandline.controller.raft import requests, voter_changes
@@ -28,8 +29,9 @@ from strandline.controller.raft.messages import (
     ResponseReceived,
     VoteRequest,
     VoteResponse,
+    VotersChange,
 )
-from strandline.controller.raft.node import QuorumNode
+from strandline.controller.raft.node import QuorumNode, Standing
 from strandline.controller.raft.observer import Observer
 from strandline.controller.raft.prospective import Prospective
 from strandline.controller.raft.ready import ElectionState, Ready
@@ -42,7 +44,7 @@ from strandline.controller.raft.voters import VoterSet
 from strandline.proto.ensure import ensure, present
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.marks import mark
 from strandline.proto.ports import Rng
 from strandline.proto.transitions import next_state
@@ -79,6 +81,7 @@ class RaftCore:
         voteless: bool = False,
         life: int = 0,
         proven: bool = True,
+        standing: Standing | None = None,
     ) -> None:
         """Start a node.
 
@@ -90,6 +93,7 @@ class RaftCore:
             voteless: this replica has lost its log, and votes only where its directory is named (rule A14).
             life: greater at each start.
             proven: the stop before was clean, or there was none: the log ends where it did (rule A22).
+            standing: left out: a configured voter may vote, and no other node.
         """
         self.node = QuorumNode(
             key=key,
@@ -103,6 +107,7 @@ class RaftCore:
             life=life,
             proven=proven,
             now_ms=now_ms,
+            standing=standing or Standing(may_vote=key.node_id in voters.places),
         )
         self._now_ms = now_ms
         move = first_move(self.node, saved or ElectionState(0), now_ms)
@@ -203,15 +208,27 @@ class RaftCore:
         self._now_ms = now_ms
         self._make(self.role.resign(Event.RESIGN_REQUESTED))
 
-    def add_voter(self, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
+    def add_voter(
+        self, node_id: NodeId, directory_id: UUID, now_ms: float, endpoint: Endpoint | None = None
+    ) -> int | None:
         """Carry out `voter_changes.add_voter` as the leader. Raises KafkaError NOT_CONTROLLER besides."""
         self._now_ms = now_ms
-        return voter_changes.add_voter(self._as_leader(), node_id, directory_id, now_ms)
+        return voter_changes.add_voter(self._as_leader(), node_id, directory_id, now_ms, endpoint)
+
+    def judge_addition(
+        self, node_id: NodeId, directory_id: UUID, now_ms: float, endpoint: Endpoint | None = None
+    ) -> None:
+        """Tell whether `add_voter` would add that voter now. Raises KafkaError as it does."""
+        voter_changes.judged_addition(self._as_leader(), ReplicaKey(node_id, directory_id), endpoint, now_ms)
 
     def remove_voter(self, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
         """Carry out `voter_changes.remove_voter` as the leader. Raises KafkaError NOT_CONTROLLER besides."""
         self._now_ms = now_ms
         return voter_changes.remove_voter(self._as_leader(), node_id, directory_id, now_ms)
+
+    def raise_kraft_version(self, version: int) -> None:
+        """The voters are to have this kraft.version, as soon as this node leads and each one's directory is known."""
+        self.node.standing = replace(self.node.standing, kraft_version=version)
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch, start: OffsetAndEpoch) -> None:
         """Take in that a local snapshot is durable, and the log below `start` (the end of a kept snapshot) was
@@ -222,9 +239,7 @@ class RaftCore:
         self.node.log.snapshot_taken(snapshot)
         self.node.log.advance_start(start)
 
-    def snapshot_installed(
-        self, snapshot: OffsetAndEpoch, now_ms: float, voters: tuple[ReplicaKey, ...] | None = None
-    ) -> None:
+    def snapshot_installed(self, snapshot: OffsetAndEpoch, now_ms: float, voters: VotersChange | None = None) -> None:
         """Take in that the fetched snapshot is durable, has replaced the log, and is about to be loaded; `voters` as
         it says."""
         self._now_ms = now_ms
@@ -242,7 +257,7 @@ class RaftCore:
     def ready(self) -> Ready:
         """Drain the outputs."""
         if isinstance(self.role, Leader):
-            voter_changes.record_directories(self.role)
+            voter_changes.record_what_is_known(self.role)
         self.role.pump(self._now_ms)
         self.node.log.check()
         self.role.check()
@@ -258,7 +273,8 @@ class RaftCore:
             in_doubt = node.is_in_doubt(request.last, self._now_ms)
             node.reply(token, VoteResponse(error, self.epoch, self.leader_id, granted, in_doubt))
         elif isinstance(request, BeginQuorumEpochRequest):
-            if error is ErrorCode.NONE and not self._learn(request.epoch, request.leader_id):
+            told_where = request.leader_at is not None
+            if error is ErrorCode.NONE and not self._learn(request.epoch, request.leader_id, told_where=told_where):
                 error = ErrorCode.INVALID_REQUEST
             node.reply(token, BeginQuorumEpochResponse(error, self.epoch, self.leader_id))
         elif isinstance(request, EndQuorumEpochRequest):
@@ -308,7 +324,7 @@ class RaftCore:
             return
         response = message.response
         if response.error is not ErrorCode.INCONSISTENT_CLUSTER_ID:
-            self._learn(response.epoch, response.leader_id)
+            self._learn(response.epoch, response.leader_id, told_where=response.leader_at is not None)
             if response.epoch == self.epoch:
                 self.node.prove(self.epoch, self._now_ms)  # rule A17/answers-prove-nothing
         if sent.stay != self.node.stay:
@@ -323,13 +339,15 @@ class RaftCore:
         if sent is not None and sent.stay == self.node.stay:
             self._make(self.role.on_failure(sent.request, message.broken, self._now_ms))
 
-    def _learn(self, epoch: int, leader_id: NodeId | None) -> bool:
-        """Take over a higher epoch, or the leader of this one, from what a peer says.
+    def _learn(self, epoch: int, leader_id: NodeId | None, *, told_where: bool = False) -> bool:
+        """Take over a higher epoch, or the leader of this one, from what a peer says; `told_where`: with its address,
+        as peers tell it whose voters come and go.
 
         False: it cannot be so, and is logged and not believed: an epoch that cannot be reached, or another leader in an
         epoch that has one.
         """
-        if leader_id is not None and (leader_id == self.key.node_id or leader_id not in self.voters.places):
+        known = leader_id is not None and (told_where or self.voters.believes(leader_id))
+        if leader_id == self.key.node_id or not known:  # rule A37/a-leader-that-is-not-known-is-not-followed
             leader_id = None
         if epoch > EPOCH_MAX:  # rule A17/any-epoch-is-adopted/2
             self.node.notice(f"refused: a peer names epoch {epoch}, beyond the last that there can be")
@@ -363,9 +381,9 @@ class RaftCore:
         """Take the role that fits the voter set: what was fetched, or cut, may have made a voter of this observer, or
         the other way round."""
         role = self.role
-        if isinstance(role, Follower) and not self.is_voter:
-            self._make(Move(Event.VOTE_REMOVED, self.epoch, leader_id=role.leader_id))
-        elif isinstance(role, Observer) and self.is_voter:
+        if isinstance(role, Follower | Unattached) and not self.node.may_stand:
+            self._make(Move(Event.VOTE_REMOVED, self.epoch, leader_id=role.leader_id, voted_for=role.voted_for))
+        elif isinstance(role, Observer) and self.node.may_stand:
             event = Event.VOTE_ADDED if role.leader_id is None else Event.VOTE_ADDED_WITH_LEADER
             self._make(Move(event, self.epoch, leader_id=role.leader_id, voted_for=role.voted_for))
 

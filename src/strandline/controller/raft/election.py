@@ -17,7 +17,7 @@ AGAIN_JITTER_MS = 20.0
 
 
 class VoteRound:
-    """The votes of one round; the node's own is granted from the start.
+    """The votes of one round; the node's own is granted from the start, where it has one.
 
     A vote in doubt, of a voter that cut a tail of its log which it may have acknowledged, says less than others: that
     voter may have held what was committed, and not know it. So a majority of other votes wins, or the votes of all: one
@@ -32,9 +32,11 @@ class VoteRound:
         self._node = node
         self._epoch = epoch
         self._pre_vote = pre_vote
-        # rule A15/own-vote-in-doubt-counts-in-full
-        self.granted: dict[NodeId, bool] = {node.key.node_id: not node.is_in_doubt(node.log.end, now_ms)}
+        self.granted: dict[NodeId, bool] = {}
         """The voters that granted, and whether beyond doubt."""
+        if node.is_voter:  # rule A36/who-is-removed-votes-for-itself
+            # rule A15/own-vote-in-doubt-counts-in-full
+            self.granted[node.key.node_id] = not node.is_in_doubt(node.log.end, now_ms)
         self._rejected: dict[NodeId, None] = {}
         self._failed: dict[NodeId, int] = {}
         self.proven_at_ms = node.unproven_until_ms if now_ms < node.unproven_until_ms else math.inf

@@ -130,6 +130,8 @@ class FetchLoop:
             node.config.fetch_max_bytes,
             node.voteless,
             node.life,
+            node.standing.listens_at if node.standing.may_vote else None,
+            node.standing.wants_vote,
         )
 
     def _on_records(self, request: FetchRequest, response: FetchResponse) -> Outcome:

@@ -32,7 +32,7 @@ from strandline.controller.raft.role import Move, Role
 from strandline.controller.raft.transitions import Event, RoleKind
 from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.marks import mark
 
 
@@ -56,6 +56,10 @@ class ReplicaProgress:
     begin_at_ms: float = -math.inf
     """Time when BeginQuorumEpoch is due, unless the replica fetches before."""
     begin_failures: int = 0
+    listens_at: Endpoint | None = None
+    """Where it listens, as its last valid fetch says; only controllers say it."""
+    wants_vote: bool = False
+    """As its last valid fetch says."""
 
     def fetched(self, offset: int, leader_end: int, now_ms: float) -> None:
         """Record a valid fetch."""
@@ -109,12 +113,24 @@ class Leader(Role):
         self._fetched_voters: dict[NodeId, None] = {}
         # rule A5/check-quorum-after-one-fetch-timeout
         self._check_quorum_ms = node.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
-        # rule A5/single-voter-is-not-exempt
-        self._check_quorum_deadline_ms = now_ms + self._check_quorum_ms if self.voters else math.inf
+        self._check_quorum_deadline_ms = math.inf
 
     @property
     def leader_id(self) -> NodeId | None:
         return self.node.key.node_id
+
+    @property
+    def _needed(self) -> int:
+        """How many other voters make a majority, together with this node where it votes (rule A36: a leader that was
+        removed does not count itself)."""
+        return self.node.voters.majority - self.node.is_voter  # rule A36/a-removed-leader-keeps-itself-in-office
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether a committed voter set is without this node (rule A36: then it resigns; KAFKA-17608)."""
+        known = self.epoch_high_watermark
+        # rule A36/a-removed-leader-goes-at-once
+        return not self.node.is_voter and known is not None and known > self.node.voters_offset
 
     # --- entering, leaving, time -------------------------------------------------------------------------------------
 
@@ -136,6 +152,8 @@ class Leader(Role):
         self._parked.clear()
 
     def deadline_ms(self) -> float:
+        if self.is_removed:  # rule A36/a-removed-leader-stays
+            return -math.inf
         begin = (voter.begin_at_ms for voter in self.voters.values() if not voter.begin_in_flight)
         parked = (fetch.deadline_ms for fetch in self._parked.values())
         return min(self._check_quorum_deadline_ms, min(begin, default=math.inf), min(parked, default=math.inf))
@@ -144,12 +162,19 @@ class Leader(Role):
         for key in [key for key, parked in self._parked.items() if now_ms >= parked.deadline_ms]:
             parked = self._parked.pop(key)
             self.node.reply(parked.token, parked.on_timeout)  # rule A7/parked-fetch-times-out-with-an-error
+        if self.is_removed:  # rule A36/a-removed-leader-stays/2
+            mark("removed-leader-resigns")
+            return self.resign(Event.VOTE_REMOVED)
         if now_ms >= self._check_quorum_deadline_ms:
             mark("check-quorum-resign")
             return self.resign(Event.NO_QUORUM)  # rule A5/no-check-quorum
         return None
 
     def pump(self, now_ms: float) -> None:
+        checked = self._needed > 0  # rule A5/single-voter-is-not-exempt
+        if checked != (self._check_quorum_deadline_ms < math.inf):  # it leads anew, or has more or fewer voters
+            # rule A36/a-quorum-that-grew-is-not-checked
+            self._check_quorum_deadline_ms = now_ms + self._check_quorum_ms if checked else math.inf
         if self._recheck_parked:
             self._recheck_parked = False
             for key in [key for key, parked in self._parked.items() if self._has_more_than(parked.request)]:
@@ -173,11 +198,10 @@ class Leader(Role):
         if self.node.voters.keys != self._voter_keys:
             self._recount_voters()
 
-    def change_voters(self, keys: tuple[ReplicaKey, ...]) -> int:
+    def change_voters(self, said: VotersChange) -> int:
         """Append a voter set, in force at once (rule A11); returns its offset. `voter_changes` judges it."""
         base = self.node.log.end_offset
-        keys = tuple(sorted(keys, key=lambda key: key.node_id))
-        self.append(Batch(base, base + 1, self.epoch, VotersChange(keys), keys))
+        self.append(Batch(base, base + said.records, self.epoch, said, said))
         return base
 
     def _recount_voters(self) -> None:
@@ -201,7 +225,8 @@ class Leader(Role):
     def update_high_watermark(self) -> None:
         """Recompute after a flush of the own log or a valid fetch of a voter (rules A6, A9)."""
         ends = [voter.end_offset for voter in self.voters.values()]
-        ends.append(self.node.log.durable_offset)
+        if self.node.is_voter:  # rule A36/a-removed-leader-counts-itself
+            ends.append(self.node.log.durable_offset)
         ends.sort(reverse=True)
         # rule A6/one-replica-is-enough
         majority_end = ends[self.node.voters.majority - 1] if len(ends) >= self.node.voters.majority else -1
@@ -244,10 +269,8 @@ class Leader(Role):
         if request.life < progress.life and self.voters.get(progress.key.node_id) is progress:
             self.node.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
             return self._on_earlier_life(progress, now_ms)
-        progress.life = request.life
-        progress.earlier_life_since_ms = math.inf  # rule A17/one-late-fetch-ends-a-leadership
-        progress.presented = request.replica
-        progress.fetched(request.fetch_offset, log.end_offset, now_ms)
+        if request.life >= progress.life:  # rule A38/an-observers-former-life-counts
+            self._note_fetch(progress, request, now_ms)
         self._count_fetch(progress, now_ms)
         if progress.key.node_id in self.voters and self.voters[progress.key.node_id] is progress:
             self.update_high_watermark()
@@ -257,6 +280,13 @@ class Leader(Role):
             deadline_ms = now_ms + min(request.max_wait_ms, self.node.config.fetch_max_wait_ms)
             self._parked[request.replica] = ParkedFetch(token, request, deadline_ms, self._answer())
         return None
+
+    def _note_fetch(self, progress: ReplicaProgress, request: FetchRequest, now_ms: float) -> None:
+        progress.life = request.life
+        progress.earlier_life_since_ms = math.inf  # rule A17/one-late-fetch-ends-a-leadership
+        progress.presented = request.replica
+        progress.listens_at, progress.wants_vote = request.listens_at, request.wants_vote
+        progress.fetched(request.fetch_offset, self.node.log.end_offset, now_ms)
 
     def _on_earlier_life(self, progress: ReplicaProgress, now_ms: float) -> Move | None:
         """A fetch that came late; or the fetch of a live voter, in whose name a later start was claimed. That voter
@@ -325,7 +355,7 @@ class Leader(Role):
         progress.begin_at_ms = now_ms + self.node.config.fetch_timeout_ms / 2
         progress.begin_failures = 0
         self._fetched_voters[node] = None
-        if len(self._fetched_voters) >= self.node.voters.majority - 1:  # rule A5/any-one-voter-is-a-majority
+        if len(self._fetched_voters) >= self._needed:  # rule A5/any-one-voter-is-a-majority
             self._fetched_voters.clear()
             self._check_quorum_deadline_ms = now_ms + self._check_quorum_ms
 

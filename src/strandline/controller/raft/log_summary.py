@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import pairwise
 
-from strandline.controller.raft.messages import Batch, OffsetAndEpoch, ReplicaKey
+from strandline.controller.raft.messages import Batch, OffsetAndEpoch, VotersChange
 from strandline.proto.divergence import cut_offset, is_diverging
 from strandline.proto.ensure import ensure
 
@@ -32,7 +32,7 @@ class LogSummary:
         end_offset: int = 0,
         epochs: tuple[tuple[int, int], ...] = (),
         snapshot: OffsetAndEpoch | None = None,
-        voters: tuple[tuple[int, tuple[ReplicaKey, ...]], ...] = (),
+        voters: tuple[tuple[int, VotersChange], ...] = (),
     ) -> None:
         """`epochs` are (epoch, start offset) pairs, `voters` (offset, voters from there on); what a snapshot says of
         them stands at the offset before its end. All that a node finds at its start counts as durable."""
@@ -61,13 +61,17 @@ class LogSummary:
         return tuple(zip(self._epochs, self._starts, strict=True))
 
     @property
-    def voters(self) -> tuple[int, tuple[ReplicaKey, ...] | None]:
+    def voters(self) -> tuple[int, VotersChange | None]:
         """(offset, voters) of the latest voter set in the log, committed or not; (-1, None) while there is none."""
         return self._voters[-1] if self._voters else (-1, None)
 
-    def voters_at(self, end_offset: int) -> tuple[ReplicaKey, ...] | None:
+    def voters_at(self, end_offset: int) -> VotersChange | None:
         """The voters that a log which ends at `end_offset` says; None if it says nothing of them."""
-        return next((keys for offset, keys in reversed(self._voters) if offset < end_offset), None)
+        return next((said for offset, said in reversed(self._voters) if offset < end_offset), None)
+
+    def voters_from(self, end_offset: int) -> list[VotersChange]:
+        """The voter sets that this log says at or behind an offset."""
+        return [said for offset, said in self._voters if offset >= end_offset]
 
     def append(self, batch: Batch) -> None:
         """Extend the log by one batch, which must fit."""
@@ -92,7 +96,7 @@ class LogSummary:
         self.end_offset = offset
         self.durable_offset = min(self.durable_offset, offset)
 
-    def reset_to(self, snapshot: OffsetAndEpoch, voters: tuple[ReplicaKey, ...] | None = None) -> None:
+    def reset_to(self, snapshot: OffsetAndEpoch, voters: VotersChange | None = None) -> None:
         """Replace everything by a snapshot, and by the voters that it says (rule A10)."""
         self.start = self.snapshot = snapshot
         self.end_offset = self.durable_offset = snapshot.offset

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.messages.fields import Int32, Int64, OrEmpty
 
 if TYPE_CHECKING:
@@ -67,9 +67,22 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class VotersChange:
-    """The control record that names the voters from its offset on (Kafka's VotersRecord). Rule A11."""
+    """The control record that names the voters from its offset on (Kafka's VotersRecord). Rule A11.
+
+    Attributes:
+        kraft_version: 1: these are all the voters there are, and each stands with its endpoint (a KRaftVersionRecord
+            comes before it). 0: which nodes may vote, and where they are, is configured.
+        endpoints: the internal listener of each voter, in the same order; none at kraft.version 0.
+    """
 
     voters: tuple[ReplicaKey, ...]
+    kraft_version: int = 0
+    endpoints: tuple[Endpoint, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """How many records the log has of it."""
+        return 1 if self.kraft_version == 0 else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,7 @@ class Batch:
     """One past the last record's offset."""
     epoch: int
     data: Buffer | LeaderChange | VotersChange
-    voters: tuple[ReplicaKey, ...] | None = None
+    voters: VotersChange | None = None
     """The voters from `base_offset` on; None in a batch that names none."""
 
 
@@ -117,6 +130,8 @@ class VoteResponse:
     in_doubt: Annotated[bool, 5] = False
     """The voter cut a tail that it may have acknowledged, and the candidate may lack it: the vote counts only together
     with all others (rule A15)."""
+    leader_at: Annotated[Endpoint | None, 6] = None
+    """Where the leader listens, told from kraft.version 1 on: whoever asks may know an older voter set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +142,8 @@ class BeginQuorumEpochRequest:
     leader_id: Annotated[NodeId, Int32(2, minimum=0)]
     epoch: Annotated[int, Int32(3, minimum=0)]
     voter: Annotated[ReplicaKey, 4]
+    leader_at: Annotated[Endpoint | None, 5] = None
+    """As in `VoteResponse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +153,8 @@ class BeginQuorumEpochResponse:
     error: Annotated[ErrorCode, 1]
     epoch: Annotated[int, Int32(2, minimum=0)]
     leader_id: Annotated[NodeId | None, Int32(3, minimum=0)]
+    leader_at: Annotated[Endpoint | None, 4] = None
+    """As in `VoteResponse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +174,8 @@ class EndQuorumEpochResponse:
     error: Annotated[ErrorCode, 1]
     epoch: Annotated[int, Int32(2, minimum=0)]
     leader_id: Annotated[NodeId | None, Int32(3, minimum=0)]
+    leader_at: Annotated[Endpoint | None, 4] = None
+    """As in `VoteResponse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +198,10 @@ class FetchRequest:
     """The fetcher has lost its log: it counts as a voter only where a voter set names its very directory (rule A14)."""
     life: Annotated[int, Int64(10, minimum=0)] = 0
     """Rises with each start of the fetcher: a fetch of an earlier life, which may have held more, counts no more."""
+    listens_at: Annotated[Endpoint | None, 11] = None
+    """Where a controller has its internal listener: a voter's is kept in the log from kraft.version 1 on."""
+    wants_vote: Annotated[bool, 12] = False
+    """A controller that asks to be made a voter once it has caught up (KIP-1186)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +219,8 @@ class FetchResponse:
     snapshot: Annotated[OffsetAndEpoch | None, 7] = None
     """Snapshot to load first, because the requested offset is no longer in the log (KIP-630)."""
     batches: Annotated[tuple[Batch, ...], 8] = ()
+    leader_at: Annotated[Endpoint | None, 9] = None
+    """As in `VoteResponse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +247,8 @@ class FetchSnapshotResponse:
     size: Annotated[int, Int64(5, minimum=0)] = 0
     position: Annotated[int, Int64(6, minimum=0)] = 0
     data: Annotated[bytes, 7] = b""
+    leader_at: Annotated[Endpoint | None, 8] = None
+    """As in `VoteResponse`."""
 
 
 Request = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest | FetchSnapshotRequest

@@ -19,13 +19,33 @@ from strandline.controller.raft.messages import (
     Request,
     Response,
     SendRequest,
+    VotersChange,
 )
 from strandline.controller.raft.ready import Append, ElectionState, LogAction, Ready, TruncateTo
 from strandline.controller.raft.voters import VoterSet
 from strandline.proto.ensure import ensure
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.marks import mark
 from strandline.proto.ports import Rng
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A node's standing beside the voter set.
+
+    Attributes:
+        may_vote: it is a controller: what it fetches may count one day, so that it flushes before it fetches on.
+        listens_at: where its internal listener is, for other controllers; None: not known, or no controller.
+        wants_vote: it asks to be made a voter (KIP-1186), until it is one.
+        bootstrap: stand-ins for addresses at which some controller answers, where no voter is known.
+        kraft_version: that the voters are to have, as soon as this node leads; it is never lowered.
+    """
+
+    may_vote: bool = False
+    listens_at: Endpoint | None = None
+    wants_vote: bool = False
+    bootstrap: tuple[NodeId, ...] = ()
+    kraft_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +79,7 @@ class QuorumNode:
         life: int,
         proven: bool,
         now_ms: float,
+        standing: Standing,
     ) -> None:
         """Take the arguments of `RaftCore`."""
         self.key = key
@@ -68,7 +89,9 @@ class QuorumNode:
         self.log = log
         self.voteless = voteless
         self.life = life
+        self.standing = standing
         self._configured = voters
+        self._said: VotersChange | None = None
         self.voters = voters
         """The latest voter set in the log, committed or not; the configured one while the log has none."""
         self._take_over_voters()
@@ -105,9 +128,27 @@ class QuorumNode:
         return self.voters.is_voter(self.key, voteless=self.voteless)
 
     @property
+    def may_stand(self) -> bool:
+        """Whether this replica may ask for an election: it votes; or the sets that are without it are not known to be
+        committed, and one before has it. It may be the only node whose log is long enough, and then the others need it
+        to lead until they have that set, without a vote of its own (Raft 4.2.2)."""
+        if self.is_voter or not self.voters.dynamic or self.high_watermark > self.voters_offset:
+            return self.is_voter
+        before, behind = self.log.voters_at(self.high_watermark), self.log.voters_from(self.high_watermark)
+        sets = [self._configured if before is None else self._configured.filled(before)]
+        sets += [self._configured.filled(said) for said in behind]
+        # rule A36/who-is-removed-leaves-at-once
+        return any(one.is_voter(self.key, voteless=self.voteless) for one in sets)
+
+    @property
     def voters_offset(self) -> int:
         """Offset of the voter set in the log; 0 for the configured one (an epoch's record stands there)."""
         return max(0, self.log.voters[0])
+
+    @property
+    def said(self) -> VotersChange:
+        """The voters in the form that the log has; at kraft.version 0 while it says nothing of them."""
+        return self._said or VotersChange(self.voters.keys)
 
     # --- epochs and what must never be forgotten ---------------------------------------------------------------------
 
@@ -204,7 +245,7 @@ class QuorumNode:
         self._take_over_voters()
         self.high_watermark = min(self.high_watermark, end_offset)
 
-    def snapshot_installed(self, snapshot: OffsetAndEpoch, voters: tuple[ReplicaKey, ...] | None) -> None:
+    def snapshot_installed(self, snapshot: OffsetAndEpoch, voters: VotersChange | None) -> None:
         """Note that a fetched snapshot has replaced the log; `voters` as it says."""
         self.log.reset_to(snapshot, voters)
         self._take_over_voters()
@@ -219,11 +260,16 @@ class QuorumNode:
 
     def _take_over_voters(self) -> None:
         """Take over the log's latest voter set, from its append on; a truncation takes it back (rule A11)."""
-        _, keys = self.log.voters
-        voters = self._configured if keys is None else self._configured.filled(keys)
+        _, said = self.log.voters
+        if said is self._said:
+            return
+        self._said = said
+        voters = self._configured if said is None else self._configured.filled(said)
         if voters.keys != self.voters.keys:
             mark("voters-changed")
-            self.voters = voters
+        self.voters = voters
+        if self.is_voter:  # rule A38/who-was-removed-asks-again
+            self.standing = replace(self.standing, wants_vote=False)
 
     # --- outputs -----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ class Observer(Role):
     It answers Votes addressed to its very key, because the asker may know a newer voter set than it does (rule A3).
 
     Invariants:
-    - this replica is not in its voter set;
+    - this replica may not stand for an election;
     - a vote and a known leader exclude each other.
     """
 
@@ -33,7 +33,7 @@ class Observer(Role):
         """The leader answered the last fetch."""
         # A controller that may be given its vote: from then on what it fetched before counts (rule A8).
         # rule A8/joiner-fetches-before-it-flushes
-        self.fetching = FetchLoop(node, move.epoch, after_flush=node.key.node_id in node.voters.places)
+        self.fetching = FetchLoop(node, move.epoch, after_flush=node.standing.may_vote)
 
     @property
     def leader_id(self) -> NodeId | None:
@@ -83,14 +83,15 @@ class Observer(Role):
             self._target = self._any_voter(failed)  # rule A12/observer-asks-one-voter-only
 
     def _any_voter(self, besides: NodeId | None) -> NodeId:
-        """A controller at random, another than `besides` if there is one, never this very node (a wiped disk)."""
+        """A controller at random, another than `besides` if there is one, never this very node (a wiped disk). Those
+        behind the bootstrap addresses are asked as well: all that the log names may be gone by now."""
         own = self.node.key.node_id
-        nodes = sorted(self.node.voters.places)
+        nodes = sorted({*self.node.voters.places, *self.node.standing.bootstrap})  # rule A37/bootstrap-is-asked-never
         choice = [node for node in nodes if node not in (besides, own)]
         if not choice:
             choice = [node for node in nodes if node != own] or [own]
         return self.node.rng.choice(choice)
 
     def check(self) -> None:
-        ensure(not self.node.is_voter, "ObserverIsNoVoter", replica=self.node.key)
+        ensure(not self.node.may_stand, "ObserverIsNoVoter", replica=self.node.key)
         ensure(self._leader_id is None or self._voted_for is None, "LeaderOrVote", epoch=self.epoch)

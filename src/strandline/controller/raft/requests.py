@@ -53,7 +53,7 @@ def _judge_vote(node: QuorumNode, role: Role, request: VoteRequest) -> ErrorCode
     known = recorded is None or recorded.admits(request.candidate) or request.voters_offset > node.voters_offset
     # rule A17/stranger-stands-for-election, rule A11/wiped-candidate-is-heard
     # rule A11/wiped-voter-votes-in-its-old-name
-    if not asked or not known or request.candidate.node_id not in node.voters.places:
+    if not asked or not known or not node.voters.believes(request.candidate.node_id):
         mark("vote-refused-directory")
         return ErrorCode.INVALID_VOTER_KEY
     return ErrorCode.NONE
@@ -76,7 +76,7 @@ def _judge_end(node: QuorumNode, role: Role, request: EndQuorumEpochRequest) -> 
 def _judge_leader(node: QuorumNode, role: Role, epoch: int, leader_id: NodeId) -> ErrorCode:
     """Whether that node can be the leader of that epoch."""
     # rule A11/stale-voter-follows-only-whom-it-knows
-    if leader_id == node.key.node_id or leader_id not in node.voters.places:
+    if leader_id == node.key.node_id or not node.voters.believes(leader_id):
         return ErrorCode.INVALID_REQUEST
     if (epoch == role.epoch and role.kind in _LED) or _unreachable(node, epoch, leader_id):
         return ErrorCode.INVALID_REQUEST

@@ -51,6 +51,8 @@ class Resigned(Role):
     def tick(self, now_ms: float) -> Move | None:
         if now_ms < self._election_deadline_ms:
             return None
+        if not self.node.may_stand:  # rule A36/a-removed-leader-stands-again
+            return Move(Event.VOTE_REMOVED, self.epoch, voted_for=self.node.key)
         epoch = self.node.next_epoch(self.epoch, now_ms)
         if epoch is None:
             self._election_deadline_ms = math.inf

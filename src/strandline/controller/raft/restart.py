@@ -19,7 +19,7 @@ def first_move(node: QuorumNode, saved: ElectionState, now_ms: float) -> Move:
     soon_ms = now_ms + node.config.election_timeout_ms * (0.05 + 0.2 * node.rng.random())
     if len(node.voters) == 1:
         soon_ms = now_ms
-    if not node.is_voter:
+    if not node.may_stand:
         return _as_observer(node, saved)
     if saved.epoch < node.log.last_epoch:  # rule A2/restart-in-an-epoch-before-the-logs
         return Move(Event.STARTED, node.log.last_epoch, election_deadline_ms=soon_ms)

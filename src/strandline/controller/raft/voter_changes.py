@@ -1,35 +1,42 @@
-"""Changes of the directory by which a controller votes, while the quorum runs (KIP-853, rule A11).
+"""Changes of who votes, while the quorum runs (KIP-853, rules A11, A36 and A38).
 
-A voter that lost its disk, or its metadata log, comes back as another replica. It gets its vote back in two changes:
-the lost replica is removed, and the new one is added once it has caught up. Each is one record in the metadata log, in
-force from its append on, and the next one waits until it is committed: so any two majorities that can exist at once
-meet.
+Each is one record in the metadata log, in force from its append on, and the next one waits until it is committed: so
+any two majorities that can exist at once meet.
 
-What the leader finds out by itself is which directory votes where the configuration leaves that open: it records the
-one that has fetched.
+At kraft.version 0 nodes are configured: a voter that lost its disk, or its metadata log, comes back as another replica,
+and gets its vote back in two changes. The lost replica is removed, and the new one is added once it has caught up. From
+kraft.version 1 on any controller that has caught up can be added, and any voter removed, the leader too.
+
+What the leader finds out by itself it records: which directory votes where the configuration leaves that open, and
+where a voter listens by now.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from strandline.controller.raft.config import CHECK_QUORUM_FACTOR
 from strandline.controller.raft.leader import Leader, ReplicaProgress
-from strandline.controller.raft.messages import ReplicaKey
+from strandline.controller.raft.membership import ChangeKind, VoterChange, can_be_reached_at, changed
+from strandline.controller.raft.messages import ReplicaKey, VotersChange
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.marks import mark
 
 
 def remove_voter(leader: Leader, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
-    """Take the vote of a replica that is gone, and leave its place vacant; the record's offset, None if it is done.
+    """Take a vote; the record's offset, None if that is done. At kraft.version 0 only of a replica that is gone, and
+    its place is left vacant; later on of any, the leader's own included.
 
     Raises:
         KafkaError: VOTER_NOT_FOUND, no such voter; INVALID_REQUEST, it still fetches, or too few would
             be left; REQUEST_TIMED_OUT, whether it fetches is not known yet, or an earlier change is not committed.
     """
     node = leader.node
+    if node.said.kraft_version > 0:
+        return _remove(leader, ReplicaKey(node_id, directory_id), now_ms)
     recorded = node.voters.recorded(node_id)
     if recorded is None and node_id in node.voters.places:
         return None
@@ -47,22 +54,59 @@ def remove_voter(leader: Leader, node_id: NodeId, directory_id: UUID, now_ms: fl
     _is_silent(leader, node_id, now_ms)
     _one_at_a_time(leader)
     mark("voter-removed")
-    return leader.change_voters(rest)
+    return leader.change_voters(VotersChange(rest))
 
 
-def add_voter(leader: Leader, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
-    """Give a vacant place to a replica that has caught up; the record's offset, None if it is done.
+def _remove(leader: Leader, key: ReplicaKey, now_ms: float) -> int | None:
+    node = leader.node
+    _one_at_a_time(leader)
+    said = changed(node.said, VoterChange(ChangeKind.REMOVE, key))
+    if said is None:
+        return None
+    rest = node.voters.filled(said)
+    patience_ms = node.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
+    gone = [
+        voter.node_id
+        for voter in rest
+        if voter != node.key and now_ms - leader.voters[voter.node_id].last_fetch_ms >= patience_ms
+    ]
+    if len(rest) - len(gone) < rest.majority:  # rule A36/those-that-are-left-are-down
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Without node {key.node_id} the quorum has {len(rest)} voters, of which these have not fetched for "
+            f"{patience_ms:.0f} ms: {', '.join(map(str, gone))}. Nothing could be committed. Start them, or remove "
+            "one of them first.",
+        )
+    mark("voter-removed")
+    return leader.change_voters(said)
+
+
+def add_voter(
+    leader: Leader, node_id: NodeId, directory_id: UUID, now_ms: float, endpoint: Endpoint | None = None
+) -> int | None:
+    """Give a vote to a replica that has caught up; the record's offset, None if it is done. At kraft.version 0 it gets
+    a vacant place; later on a new one, for any controller. `endpoint`: where it listens; None: where it says it does.
 
     Raises:
-        KafkaError: INVALID_REQUEST, the node has no place in the quorum, or the replica does not fetch;
+        KafkaError: INVALID_REQUEST, the node has no place in the quorum, does not fetch, or cannot be reached;
             DUPLICATE_VOTER, another directory of that node votes; REQUEST_TIMED_OUT, the replica lags, or an earlier
             change is not committed yet.
     """
     node = leader.node
     key = ReplicaKey(node_id, directory_id)
+    if node.said.kraft_version > 0:
+        said = judged_addition(leader, key, endpoint, now_ms)
+        if said is None:
+            return None
+        mark("voter-added")
+        return leader.change_voters(said)
     if node_id not in node.voters.places:
         places = ", ".join(str(place) for place in sorted(node.voters.places))
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Only the configured controllers vote: {places}, not {node_id}.")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"Only the configured controllers vote: {places}, not {node_id}. `strandline upgrade finalize "
+            "kraft.version=1` lets voters come and go.",
+        )
     recorded = node.voters.recorded(node_id)
     if recorded == key:
         return None
@@ -74,21 +118,79 @@ def add_voter(leader: Leader, node_id: NodeId, directory_id: UUID, now_ms: float
     _one_at_a_time(leader)
     _caught_up(leader, key, now_ms)
     mark("voter-added")
-    return leader.change_voters((*node.voters.keys, key))
+    return leader.change_voters(VotersChange(_sorted((*node.voters.keys, key))))
 
 
-def record_directories(leader: Leader) -> None:
-    """Record the directory of each voter that has fetched in this epoch, where the voter set leaves it open; the
-    leader's own is known. From then on a wiped disk under that node's id is no voter (schedule 26)."""
+def judged_addition(leader: Leader, key: ReplicaKey, endpoint: Endpoint | None, now_ms: float) -> VotersChange | None:
+    """The set of kraft.version 1 with one more voter; None if it votes already. Raises KafkaError as `add_voter`."""
     node = leader.node
-    if all(key.directory_id is not None for key in node.voters):
-        return
+    if key in node.voters.keys:
+        return None
+    _one_at_a_time(leader)
+    seen = leader.observers.get(key)
+    if seen is None and endpoint is None and not node.voters.contains_id(key.node_id):
+        _caught_up(leader, key, now_ms)  # it does not fetch: that is why nobody knows where it is
+    said = changed(node.said, VoterChange(ChangeKind.ADD, key, endpoint or (None if seen is None else seen.listens_at)))
+    if said is None:
+        return None
+    _caught_up(leader, key, now_ms)
+    if seen is None or seen.listens_at is None:  # rule A38/a-broker-gets-a-vote
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Node {key.node_id} does not fetch as a controller: process.roles must name controller there.",
+        )
+    return said
+
+
+def record_what_is_known(leader: Leader) -> None:
+    """Record what the leader finds out by itself, one change at a time: directories where the voter set leaves them
+    open, the level at which voters come and go once the cluster has it, and where voters listen by then."""
+    node = leader.node
     if leader.epoch_high_watermark is None or node.voters_offset >= leader.epoch_high_watermark:
         return
-    keys = tuple(_presented(leader, key) if key.directory_id is None else key for key in node.voters)
-    if keys != node.voters.keys:  # rule A11/open-directory-stays-open
-        mark("voter-directory-recorded")
-        leader.change_voters(keys)
+    what, said = "", node.said
+    if said.kraft_version > 0:
+        what, said = "voter-endpoint-recorded", _with_their_endpoints(leader)
+    elif any(key.directory_id is None for key in said.voters):
+        # From then on a wiped disk under that node's id is no voter (schedule 26).
+        keys = (_presented(leader, key) if key.directory_id is None else key for key in said.voters)
+        what, said = "voter-directory-recorded", VotersChange(tuple(keys))
+    elif node.standing.kraft_version > 0:
+        what, said = "kraft-version-raised", _raised(leader)
+    if said != node.said:  # rule A11/open-directory-stays-open
+        mark(what)
+        leader.change_voters(said)
+
+
+def _raised(leader: Leader) -> VotersChange:
+    """The same voters at kraft.version 1; as they are while one's endpoint is not known."""
+    node = leader.node
+    at = [_listens_at(leader, key) or node.voters.endpoints.get(key.node_id) for key in node.said.voters]
+    endpoints = tuple(endpoint for endpoint in at if endpoint is not None and can_be_reached_at(endpoint))
+    if len(endpoints) < len(at):
+        return node.said
+    return VotersChange(node.said.voters, node.standing.kraft_version, endpoints)
+
+
+def _with_their_endpoints(leader: Leader) -> VotersChange:
+    said = leader.node.said
+    pairs = zip(said.voters, said.endpoints, strict=True)
+    now = ((_listens_at(leader, key), recorded) for key, recorded in pairs)
+    # rule A36/a-voter-that-moved-is-not-found
+    return replace(
+        said, endpoints=tuple(at if at is not None and can_be_reached_at(at) else before for at, before in now)
+    )
+
+
+def _listens_at(leader: Leader, key: ReplicaKey) -> Endpoint | None:
+    if key == leader.node.key:
+        return leader.node.standing.listens_at
+    progress = leader.voters.get(key.node_id)
+    return None if progress is None else progress.listens_at
+
+
+def _sorted(keys: tuple[ReplicaKey, ...]) -> tuple[ReplicaKey, ...]:
+    return tuple(sorted(keys, key=lambda key: key.node_id))
 
 
 def _presented(leader: Leader, key: ReplicaKey) -> ReplicaKey:

@@ -1,0 +1,74 @@
+"""Where the other controllers are (rule A37): by the voter set, by what peers tell, by the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from strandline.controller.raft.core import RaftCore
+from strandline.controller.raft.voters import VoterSet
+from strandline.proto.ids import Endpoint, NodeId
+
+_FIRST_STAND_IN = -2
+"""Kafka's: of addresses at which some controller answers, whichever it is, the first is node -2, the next one -3."""
+
+
+def stand_ins(bootstrap: Sequence[Endpoint]) -> tuple[NodeId, ...]:
+    """Node ids that stand for bootstrap addresses."""
+    return tuple(NodeId(_FIRST_STAND_IN - place) for place in range(len(bootstrap)))
+
+
+class Addresses:
+    """Endpoints by node id.
+
+    What a peer tells of the leader counts until the log says something newer: the voter set that this node has may
+    lack the leader, or say where it was before it moved.
+    """
+
+    def __init__(
+        self,
+        core: RaftCore,
+        own: Endpoint | None,
+        configured: Mapping[NodeId, Endpoint],
+        bootstrap: Sequence[Endpoint],
+    ) -> None:
+        self._core = core
+        self._own = own
+        self._configured = configured
+        self._bootstrap = dict(zip(stand_ins(bootstrap), bootstrap, strict=True))
+        self._told: dict[NodeId, Endpoint] = {}
+        self._voters: VoterSet = core.voters
+
+    def of(self, node_id: NodeId) -> Endpoint | None:
+        """Where a node is; None for one of which nothing is known."""
+        if node_id < 0:
+            return self._bootstrap.get(node_id)
+        if self._voters is not self._core.voters:  # rule A37/what-was-told-counts-for-ever
+            self._take_over(self._core.voters)
+        known = self._told.get(node_id) or self._core.voters.endpoints.get(node_id)
+        if known is None and node_id == self._core.key.node_id:
+            return self._own
+        return known or self._configured.get(node_id)
+
+    def _take_over(self, voters: VoterSet) -> None:
+        """Another set counts. A leader that it lacks was removed, and leads until that is committed: it is where it
+        was."""
+        known = {**self._voters.endpoints, **self._told}
+        leader_id = self._core.leader_id
+        self._told.clear()
+        # rule A37/a-removed-leader-is-lost-sight-of
+        if leader_id is not None and leader_id in known and leader_id not in voters.endpoints:
+            self._told[leader_id] = known[leader_id]
+        self._voters = voters
+
+    def hear(self, leader_id: NodeId | None, leader_at: Endpoint | None) -> None:
+        """Take in where the leader is, as a peer tells it."""
+        if leader_id is not None and leader_at is not None:
+            self._told = {leader_id: leader_at}
+
+    def failed(self, node_id: NodeId) -> None:
+        """Forget what was told of a node that cannot be reached there."""
+        self._told.pop(node_id, None)
+
+    def to_tell(self, leader_id: NodeId | None) -> Endpoint | None:
+        """Where the leader is, for a peer; nothing where it is configured everywhere who votes."""
+        return self.of(leader_id) if leader_id is not None and self._core.voters.dynamic else None
