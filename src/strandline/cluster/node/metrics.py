@@ -20,6 +20,7 @@ from strandline.cluster.node.metrics_quotas import of_quotas, of_replication_quo
 from strandline.cluster.node.metrics_requests import of_requests
 from strandline.cluster.node.metrics_security import of_audit, of_authentications, of_certificates
 from strandline.cluster.node.metrics_tier import of_tier
+from strandline.cluster.node.metrics_transactions import of_transactions
 from strandline.cluster.node.observed import ObservedNode
 from strandline.log.disk import DiskError
 from strandline.log.findings import LogCondition
@@ -72,6 +73,7 @@ class Metrics:
                     yield from of_requests(node.broker.listeners)
                     yield from _of_authorizer(node.broker)
                     yield from of_groups(node.broker)
+                    yield from of_transactions(node.broker, node.clock.wall_ms())
                     yield from of_authentications(node.broker)
                     yield from of_audit(node.broker)
                     yield from of_quotas(node.broker)
