@@ -23,6 +23,7 @@ from strandline.cli.common import (
     print_table,
     target_options,
 )
+from strandline.cli.moves import rebalance
 from strandline.cli.screen import echo
 from strandline.client.types import PartitionDescription, QuorumDescription, QuorumReplica
 from strandline.proto.system import SystemClock
@@ -113,6 +114,9 @@ def _tell(
 @click.group()
 def cluster() -> None:
     """The brokers of a cluster."""
+
+
+cluster.add_command(rebalance)
 
 
 @cluster.command("describe")
