@@ -58,6 +58,7 @@ LONG = {
     "acceptance/test_topics_with_a_codec.py",
     "acceptance/test_log_directories_in_kafkas_tools.py",
     "acceptance/test_patterns.py",
+    "acceptance/test_moves_between_brokers.py",
     "acceptance/test_restore_while_a_leader_dies.py",
     "acceptance/test_database_rebuilt_from_its_changes.py",
     "acceptance/test_consumer_protocol_with_foreign_clients.py",
@@ -91,6 +92,7 @@ LONG = {
     "spark/test_standalone.py",
     "spark/test_streaming.py",
     "spark/test_tls.py",
+    "spark/test_transactions_killed.py",
     # `make lint` runs these.
     "test_citations.py",
     "test_docs.py",

@@ -218,6 +218,7 @@ OF_BLOCKING: dict[type, dict[str, Call]] = {
 WITHOUT = {
     "session", "inner", "config", "call", "wait", "listen_through", "take_over", "take_up", "give_up",
     "put_parts_back", "put_one_back", "handed_out", "committed_with_transaction",
+    "prepare_transaction",
 }  # fmt: skip
 """Names that programs do not call: what a client is made of, and what its own parts call."""
 OTHERS = {"Session", "Network", "Engine", "Lease", "DeadLetterBox"}

@@ -188,6 +188,7 @@ MARKS: dict[str, str] = {
     "aborted-index-rotten": "an index of aborted transactions could not be, and was built anew",
     "aborted-records-removed": "compaction removed records of an aborted transaction",
     "marker-removed": "compaction removed a transaction's marker, its data being gone for long",
+    "older-connection": "a request of the first protocol of transactions came by a connection that counts no more",
     "ahead-of-its-transaction": "a batch was refused because the first one of its transaction is not written yet",
     "behind-a-refusal": "a batch was refused because an earlier one of its producer was, and has not come again yet",
     "refused-before-there-was-a-log": "a batch came for a partition whose broker had refused one before it knew of it",

@@ -114,6 +114,7 @@ class Broker:
         kept: what it remembers for them between their requests, beside that budget.
         loop_time: what clients take of this node's loop.
         connection_limits: how many connections they may have.
+        connection_numbers: in the order in which they were accepted.
         handlers: one of each class.
         apis: by API key, bound to the handlers.
         quotas: what clients may take; None while no quota is set.
@@ -127,6 +128,7 @@ class Broker:
         self.kept = KeptMemory(config.memory_bytes // KEPT_PART)
         self.loop_time = LoopTime(clock)
         self.connection_limits = ConnectionLimits(config)
+        self.connection_numbers = parts.transactions.connection_numbers
         self.quotas: ClientQuotas | None = None
         self._window_shape = WindowShape(config.quota_windows, config.quota_window_s * 1000)
         self._groups = parts.groups

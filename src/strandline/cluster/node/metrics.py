@@ -199,6 +199,11 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
         replicas.under_replicated(),
     )
     yield _gauge(
+        prefix + "reassigningpartitions",
+        "Partitions led here that are moving to other brokers.",
+        replicas.reassigning(),
+    )
+    yield _gauge(
         prefix + "underminisrpartitioncount",
         "Partitions led here that have too few replicas in sync to commit.",
         replicas.under_min_isr(),

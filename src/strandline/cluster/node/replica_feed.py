@@ -114,6 +114,8 @@ class ReplicaFeed:
             leader_throttled=resolver.leader_throttled(image, topic.name, info.partition),
             follower_throttled=resolver.follower_throttled(image, topic.name, info.partition),
             tier=image.tier(topic.topic_id, info.partition),
+            adding=info.adding_replicas,
+            removing=info.removing_replicas,
         )
 
 
