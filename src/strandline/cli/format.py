@@ -28,6 +28,12 @@ from strandline.cli.screen import echo
     metavar="ID@HOST:PORT,...",
     help="The controllers, by their INTERNAL listeners; the same for all nodes. Left out: controller.quorum.voters.",
 )
+@click.option("--standalone", is_flag=True, help="This controller is the only one of a new cluster; more join later.")
+@click.option(
+    "--no-initial-controllers",
+    is_flag=True,
+    help="The cluster is there already: find it by controller.quorum.bootstrap.servers. A controller has no vote yet.",
+)
 @click.option("--ignore-formatted", is_flag=True, help="Leave a directory that is this node's already as it is.")
 @click.option(
     "--without-vote",
@@ -62,6 +68,8 @@ def format_(
     overrides: dict[str, str],
     cluster_id: str | None,
     initial_controllers: str,
+    standalone: bool,
+    no_initial_controllers: bool,
     ignore_formatted: bool,
     without_vote: bool,
     add_scram: tuple[str, ...],
@@ -80,6 +88,8 @@ def format_(
     strandline format --config node-2.properties --cluster-id ID     the same id for every other node
     strandline format --cluster-id ID -X node.id=1 -X log.dirs=/data \\
         --initial-controllers 1@10.0.0.1:19092,2@10.0.0.2:19092,3@10.0.0.3:19092
+    strandline format --config node-1.properties --standalone            the first controller; others are added later
+    strandline format --config node-4.properties --cluster-id ID --no-initial-controllers     one that is to be added
     strandline format --config node-3.properties --cluster-id ID --without-vote        a new disk for controller 3
     strandline format --config node-1.properties             a directory was added to log.dirs, or has a new disk
     strandline format --config node-1.properties --cluster-id ID \\
@@ -90,11 +100,15 @@ def format_(
     from strandline.cluster.node.format import cluster_id_of, format_directory, random_cluster_id
     from strandline.log.checkpoints import encode_id
     from strandline.log.real_disk import RealDisk
+    from strandline.proto.errors import ConfigError
     from strandline.proto.system import system_rng
 
     rng = system_rng()
     with plain_errors():
         config = load_config(config_path, overrides)
+        if no_initial_controllers and (initial_controllers or standalone or config.quorum_voters):
+            expected = "alone, without other controllers named here or in controller.quorum.voters"
+            raise ConfigError("--no-initial-controllers", "", expected)
         disk = RealDisk()
         made = format_directory(
             disk,
@@ -104,6 +118,7 @@ def format_(
             rng=rng,
             ignore_formatted=ignore_formatted,
             without_vote=without_vote,
+            standalone=standalone,
             dry_run=dry_run,
             add_scram=add_scram,
             release=release_version,
@@ -126,8 +141,10 @@ def format_(
         echo(f"{path} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
     if add_scram and made.already:
         echo("Its users are as they were: --add-scram makes them with a directory; strandline user set, later on.")
+    node = made.meta.node_id
     if without_vote:
-        node = made.meta.node_id
         echo(f"It has no vote: start it, and run `strandline quorum restore-vote {node}` when it has caught up.")
+    elif config.is_controller and not made.voters:
+        echo(f"It has no vote: start it, and run `strandline quorum add {node}`.")
     if cluster_id is None and not made.already:
         echo(f"Format the other nodes with --cluster-id {made.meta.cluster_id}")

@@ -172,9 +172,7 @@ class Leader(Role):
 
     def pump(self, now_ms: float) -> None:
         checked = self._needed > 0  # rule A5/single-voter-is-not-exempt
-        if checked != (
-            self._check_quorum_deadline_ms < math.inf
-        ):  # it leads anew, or has more or fewer voters
+        if checked != (self._check_quorum_deadline_ms < math.inf):  # it leads anew, or has more or fewer voters
             # rule A36/a-quorum-that-grew-is-not-checked
             self._check_quorum_deadline_ms = now_ms + self._check_quorum_ms if checked else math.inf
         if self._recheck_parked:
