@@ -34,6 +34,7 @@ from bench.secured import LEVELS
 from bench.spark import spark_figures
 from bench.storage import storage
 from bench.tenants import tenants
+from bench.transactions import transaction_figures
 
 SPARK_GROUPS = {"spark": ("read", "write"), "spark-reads": ("read",)}
 GROUPS = (
@@ -47,9 +48,10 @@ GROUPS = (
     "client",
     "tenants",
     "storage",
+    "transactions",
     *SPARK_GROUPS,
 )
-ONLY_BY_NAME = {"peaks", "client", "tenants", "storage", *SPARK_GROUPS}
+ONLY_BY_NAME = {"peaks", "client", "tenants", "storage", "transactions", *SPARK_GROUPS}
 """Left out unless named: they take minutes, and Spark needs Java."""
 
 TARGETS = {
@@ -70,6 +72,7 @@ TARGETS = {
     "kill -9 of a leader to the next ack, s": ("<=", 1),
     "consume 100 B in a group of 2, records/s": (">=", 250_000),
     "kill -9 of a group's coordinator until it reads and commits, s": ("<=", 3),
+    "kill -9 of a transaction coordinator to the next commit, s": ("<=", 1),
     "10x peak, lost, records": ("<=", 0),
     "10x peak, handled twice, records": ("<=", 0),
     "produce 1 KB, group is stopped over group reads along": (">=", 0.9),
@@ -120,6 +123,8 @@ def measure(make: Callable[..., Cluster], groups: set[str], scale: float, say: C
         peak_figures(make, results, scale, say)
     if "storage" in groups:
         storage(make, results, scale, say)
+    if "transactions" in groups:
+        transaction_figures(make, results, scale, say)
     if "client" in groups:
         client_figures(make, results, scale, say)
     return results

@@ -19,7 +19,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "election-in-the-isrs-own-order",
         "B10: election: the ISR in replica order",
-        part("[old.leader, *old.replicas]", "[old.leader, *self._isr, *self._elr]"),
+        part("[old.leader, *replicas]", "[old.leader, *self._isr, *self._elr]"),
         _BRANCH,
     ),
     one_change(
@@ -70,8 +70,8 @@ TABLE: tuple[Mutant, ...] = (
         "unclean-by-replica-order",
         "B10: election: an unclean one takes the best log",
         part(
-            "self._rank([node for node in old.replicas if self._acceptable(node)])",
-            "[node for node in old.replicas if self._acceptable(node)]",
+            "self._rank([node for node in replicas if node not in new and self._acceptable(node)])",
+            "[node for node in replicas if node not in new and self._acceptable(node)]",
         ),
         f"{_ELECTION}::test_unclean_election_takes_the_best_log_not_the_first_replica",
     ),
@@ -109,7 +109,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "last-known-leader-without-its-disk",
         "B10: election: the last known leader only with the disk it led with",
-        part("tuple((node for node in last_known if node != self._lost))", "last_known"),
+        part("tuple((node for node in kept if node != self._lost))", "tuple(kept)"),
         "tests/controller/machine/test_brokers.py::test_who_lost_its_disk_is_no_last_known_leader",
     ),
     one_change(

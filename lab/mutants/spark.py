@@ -7,6 +7,7 @@ from lab.mutants.mutant import Mutant, always, dropped, never, one_change, part,
 _BATCH = "tests/spark/test_repeated_batch.py"
 _REPEATS = "tests/spark/test_repeats.py"
 _ATTEMPTS = "tests/spark/test_attempts.py"
+_EPOCHS = "tests/spark/test_epochs_in_transactions.py"
 _PLANS = "tests/spark/test_stream_planning.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -16,6 +17,36 @@ TABLE: tuple[Mutant, ...] = (
         value("given.dotted_settings"),
         "tests/spark/test_read_committed.py::test_what_is_read_is_committed",
         "tests/spark/test_read_committed.py::test_times_lead_to_committed_records_alone",
+    ),
+    one_change(
+        "decided-epoch-is-written-again",
+        "C24: no task writes rows of an epoch that is decided",
+        always(),
+        f"{_EPOCHS}::test_137_a_driver_that_dies_behind_its_decision_has_committed",
+    ),
+    one_change(
+        "decided-epoch-gets-a-transaction",
+        "C24: an attempt looks whether its epoch is decided before its first record, behind its producer id",
+        removed(),
+        f"{_EPOCHS}::test_139_an_attempt_that_was_asleep_opens_nothing",
+    ),
+    one_change(
+        "decision-of-a-run-that-was-replaced",
+        "C24: a decision counts that was made by the run that had begun last by then",
+        dropped('entry["run"] == next(reversed(runs), None)'),
+        f"{_EPOCHS}::test_138_a_driver_that_was_taken_for_dead_decides_nothing",
+    ),
+    one_change(
+        "transactions-of-losers-stay-open",
+        "C24: transactions of attempts that are not of the epoch are aborted once it is decided",
+        removed(),
+        f"{_EPOCHS}::test_of_two_attempts_at_once_one_counts",
+    ),
+    one_change(
+        "torn-epoch-is-whole",
+        "C24: where a decided transaction was aborted the next run writes what the epoch lacks",
+        removed(),
+        f"{_EPOCHS}::test_an_epoch_that_is_torn_is_mended[0]",
     ),
     one_change(
         "emptied-range-leaves-the-plan",

@@ -61,6 +61,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_FETCH}::test_a_parked_poll_that_gathers_names_each_aborted_transaction_once",
     ),
     one_change(
+        "transactions-without-a-batch-are-named",
+        "C22: an answer names no more aborted transactions than it has batches, or a hundred",
+        never(),
+        f"{_FETCH}::test_an_answer_names_no_more_aborted_transactions_than_it_has_batches",
+    ),
+    one_change(
         "who-waits-for-what-is-deleted-waits-on",
         "C13: a deletion that raises the last stable offset wakes who waits for it",
         removed(),

@@ -49,4 +49,16 @@ TABLE: tuple[Mutant, ...] = (
         removed(),
         f"{_STEPS}::test_157_the_controller_changes_while_leaders_are_elected",
     ),
+    one_change(
+        "snapshots-are-encoded-in-one-turn",
+        "A39: a snapshot is encoded in steps",
+        never(),
+        f"{_STEPS}::test_157_a_snapshot_of_very_much_holds_nobody_up",
+    ),
+    one_change(
+        "snapshots-are-tried-in-one-turn",
+        "A39: a snapshot is tried in steps",
+        never(),
+        f"{_STEPS}::test_157_a_snapshot_of_very_much_holds_nobody_up",
+    ),
 )

@@ -118,4 +118,16 @@ TABLE: tuple[Mutant, ...] = (
         never(),
         f"{_MARKERS}::test_a_late_copy_is_answered_and_not_written",
     ),
+    one_change(
+        "later-orders-are-not-known",
+        "C21: a copy of an order is late behind a later one of its producer (schedule 135)",
+        part("NO_ORDER < copy.order <= last.order", "copy.order == last.order != NO_ORDER"),
+        f"{_MARKERS}::test_135_a_late_copy_comes_behind_many_markers_of_others",
+    ),
+    one_change(
+        "as-many-markers-as-producers-are-remembered",
+        "C21: a producer's own markers push none out",
+        always(),
+        f"{_MARKERS}::test_135_a_late_copy_comes_behind_many_markers_of_others",
+    ),
 )

@@ -8,6 +8,7 @@ _ENDS = "tests/cluster/transactions/test_ends.py"
 _PRODUCERS = "tests/cluster/transactions/test_producers.py"
 _DECISIONS = "tests/schedules/groups/test_decisions.py"
 _WIRE = "tests/cluster/broker/test_transactions_wire.py"
+_CONNECTIONS = "tests/cluster/transactions/test_connections.py"
 _TRANSACTIONS = "tests/cluster/transactions/test_transactions.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -151,5 +152,23 @@ TABLE: tuple[Mutant, ...] = (
         "C15: an id expires only where no transaction is open or being ended",
         dropped("value.state.is_over"),
         f"{_TRANSACTIONS}::test_c15_ids_expire_when_nobody_uses_them",
+    ),
+    one_change(
+        "older-connections-count",
+        "C20: a request of the first protocol counts if it came by its producer's newest connection (KAFKA-17754)",
+        never(),
+        f"{_CONNECTIONS}::test_133_an_end_that_comes_late_ends_not_the_next_transaction",
+    ),
+    one_change(
+        "connections-of-before-the-leadership-count",
+        "C20: a connection that was accepted before the leadership does not count",
+        part("self._since + 1", "NO_CONNECTION"),
+        f"{_CONNECTIONS}::test_134_an_end_comes_late_where_the_coordinator_was_before",
+    ),
+    one_change(
+        "superseded-connections-stay-open",
+        "C20: a request that does not count closes its connection",
+        removed(),
+        f"{_WIRE}::test_a_request_by_an_older_connection_closes_it",
     ),
 )

@@ -309,6 +309,10 @@ def test_group_list_says_how_far_each_group_is(run: Run, cluster: Any, topic: st
         assert "! 10 behind in all, 10 records expired unread" in line
         admin.delete_groups([one, other])
         assert listed() == {}
+    refused = run("topic", "delete", "__consumer_offsets", topic, "--yes", expect=2).stderr
+    assert "__consumer_offsets is of the cluster itself, and nothing was deleted" in refused
+    wanted = run("topic", "delete", "__consumer_offsets", "--internal", "--dry-run").stdout
+    assert wanted.startswith("would delete topic __consumer_offsets: ")
 
 
 def test_who_produces(run: Run, cluster: Any, topic: str) -> None:

@@ -28,10 +28,11 @@ from strandline.client import (
     aio,
 )
 from strandline.cluster.node.dev import DevCluster
+from strandline.controller.metadata.features import NEWEST_LEVEL
 from strandline.proto.error_codes import ErrorCode
 
 Run = Callable[..., Result]
-LEVELS = {"metadata.version": 2, "transaction.version": 2}
+LEVELS = {"metadata.version": NEWEST_LEVEL, "transaction.version": 2}
 SETTINGS = {"transaction.state.log.num.partitions": "4"}
 
 

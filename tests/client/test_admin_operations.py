@@ -32,6 +32,7 @@ from strandline.client.aio.admin_base import (
 from strandline.client.errors import ClientTimeout, UnknownTopic
 from strandline.client.network import SUPPORTED, Connection
 from strandline.client.types import ConfigResource
+from strandline.controller.metadata.features import NEWEST_LEVEL
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.kafka import kio_modules
@@ -136,7 +137,7 @@ def test_what_is_asked_stands_in_the_columns(monkeypatch: pytest.MonkeyPatch) ->
     async def main(env: Any) -> dict[str, dict[Api, set[str]]]:
         found = {}
         async with aio.Admin(env.bootstrap) as admin:
-            await admin.update_features({"metadata.version": 2, "transaction.version": 2})
+            await admin.update_features({"metadata.version": NEWEST_LEVEL, "transaction.version": 2})
         for name in OPERATIONS:
             async with aio.Admin(env.bootstrap, default_api_timeout_ms=5_000) as admin:
                 with suppress(StrandlineError):  # those that are there already

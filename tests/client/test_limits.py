@@ -82,6 +82,8 @@ ADMIN: dict[str, Call] = {
     "delete_topics": lambda c: c.delete_topics(MANY),
     "create_partitions": lambda c: c.create_partitions(dict.fromkeys(MANY, 3)),
     "elect_leaders": lambda c: c.elect_leaders(None, unclean=False),
+    "alter_partition_reassignments": lambda c: c.alter_partition_reassignments({("t", 0): [1]}),
+    "list_partition_reassignments": lambda c: c.list_partition_reassignments(),
     "list_topics": lambda c: c.list_topics(),
     "describe_topics": lambda c: c.describe_topics(MANY),
     "describe_cluster": lambda c: c.describe_cluster(),
@@ -216,6 +218,7 @@ OF_BLOCKING: dict[type, dict[str, Call]] = {
 WITHOUT = {
     "session", "inner", "config", "call", "wait", "listen_through", "take_over", "take_up", "give_up",
     "put_parts_back", "put_one_back", "handed_out", "committed_with_transaction",
+    "prepare_transaction",
 }  # fmt: skip
 """Names that programs do not call: what a client is made of, and what its own parts call."""
 OTHERS = {"Session", "Network", "Engine", "Lease", "DeadLetterBox"}

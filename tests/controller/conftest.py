@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from strandline.controller import api, broker_api
+from strandline.controller import api, broker_api, moves_api
 from strandline.controller.broker_api import ReplicaOffsets, TopicFindings
-from strandline.controller.machine import brokers, configs, elections, isr, topics
+from strandline.controller.machine import brokers, configs, elections, isr, moves, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.machine.unproven import WAIT_MS
 from strandline.controller.metadata.config_resolver import ConfigResolver
@@ -38,6 +38,7 @@ class MachineCluster:
         static: dict[str, str] | None = None,
         flush_policy: str = "",
         tiered_storage: bool = False,
+        level: int = 1,
     ) -> None:
         self.losses: list[elections.Loss] = []
         self.now_ms = 0.0
@@ -56,7 +57,7 @@ class MachineCluster:
         self.on_append: Callable[[MetadataImage], None] = lambda _: None
         self.quorum_epoch = 0
         self.state = self._state(MetadataImage("test-cluster"))
-        self._append([MetadataVersionRecord(1)])
+        self._append([MetadataVersionRecord(level)])
         for node in range(1, nodes + 1):
             self.start(node)
 
@@ -231,6 +232,14 @@ class MachineCluster:
         item = AlterPartitionItem(**{**fields, **changes})
         request = broker_api.AlterPartitionRequest(sender, self.epoch(sender), (item,))
         return self.run(isr.alter_partition(self.state, request)).outcomes[0]
+
+    def move(
+        self, replicas: list[int] | None, name: str = "t", number: int = 0, *, keeps_factor: bool = False
+    ) -> moves_api.MoveOutcome:
+        """Ask for a move; None: cancel it."""
+        wanted = moves_api.PartitionMove(name, number, None if replicas is None else tuple(replicas))
+        request = moves_api.AlterReassignmentsRequest((wanted,), keeps_factor)
+        return self.run(moves.alter_reassignments(self.state, request)).outcomes[0]
 
     def set_config(
         self, name: str, value: str | None, topic: str | int | None = "t", *, dry_run: bool = False

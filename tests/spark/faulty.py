@@ -20,7 +20,7 @@ from strandline.spark.ledger import Ledger
 from strandline.spark.sink import StreamSink
 from strandline.spark.sink_options import SinkOptions, parse_sink_options
 from strandline.spark.source import StrandlineDataSource
-from strandline.spark.writer import _TaskRun
+from strandline.spark.writer import TaskRun
 
 FORMAT = "strandline-faulty"
 
@@ -78,7 +78,7 @@ class FaultySink(StreamSink):
         self._faults.point("committed")
 
     def _with_points(self, act: Callable[[], Any]) -> Any:
-        append, send, finish = Ledger._append, _TaskRun._send, _TaskRun._finish
+        append, send, finish = Ledger._append, TaskRun._send, TaskRun._finish
         faults = self._faults
 
         def appending(self: Any, producer: Any, entry: Any) -> int:
@@ -97,12 +97,12 @@ class FaultySink(StreamSink):
             faults.point("rows acknowledged")
 
         Ledger._append = appending  # type: ignore[method-assign]
-        _TaskRun._send, _TaskRun._finish = sending, finishing  # type: ignore[method-assign]
+        TaskRun._send, TaskRun._finish = sending, finishing  # type: ignore[method-assign]
         try:
             return act()
         finally:
             Ledger._append = append  # type: ignore[method-assign]
-            _TaskRun._send, _TaskRun._finish = send, finish  # type: ignore[method-assign]
+            TaskRun._send, TaskRun._finish = send, finish  # type: ignore[method-assign]
 
 
 class FaultyDataSource(StrandlineDataSource):

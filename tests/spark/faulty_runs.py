@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strandline.client import Admin, Producer
+from strandline.client import LATEST, Admin, Consumer, Producer
 from strandline.cluster.node.dev import DevCluster
 from strandline.spark.ledger import Attempt, Ledger
 from strandline.spark.sink_options import LEDGER_TOPIC
+from tests.acceptance.helpers import eventually
 from tests.acceptance.topics import create, drain
 from tests.spark.standalone import Job, Standalone
 
@@ -110,6 +111,26 @@ class FaultyRuns:
     def written(self) -> Counter[Any]:
         """The contents in the target, counted."""
         return Counter(record.value.rstrip(b"\0") for record in drain(self.cluster.bootstrap, self.target, PARTITIONS))
+
+    def committed(self) -> Counter[Any]:
+        """The contents that readers of committed records see, once nothing in the target is open any more."""
+        places = [(self.target, number) for number in range(PARTITIONS)]
+        found: Counter[Any] = Counter()
+        with (
+            Admin(self.cluster.responsive) as admin,
+            Consumer(
+                self.cluster.responsive, isolation_level="read_committed", auto_offset_reset="earliest"
+            ) as consumer,
+        ):
+            ends = {place: listed.offset for place, listed in admin.list_offsets(dict.fromkeys(places, LATEST)).items()}
+            consumer.assign(places)
+
+            def all_read() -> bool:
+                found.update(record.value.rstrip(b"\0") for record in consumer.poll(0.5) if record.value is not None)
+                return all(consumer.position(place) >= end for place, end in ends.items())
+
+            eventually(all_read, 120, pause_s=0)
+        return found
 
 
 def expected(records: int) -> Counter[bytes]:

@@ -1,5 +1,6 @@
 """`strandline cluster` and `strandline quorum`: who is there, who leads, who lags; `unregister`, by which a broker that
-does not come back leaves; and `restore-vote`, by which a controller that lost its metadata log gets its vote back.
+does not come back leaves; `bundle`, for a report; and `restore-vote`, by which a controller that lost its metadata log
+gets its vote back.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import click
 
+from strandline.cli.bundle import bundle
 from strandline.cli.common import (
     CommandWrong,
     Target,
@@ -21,6 +23,7 @@ from strandline.cli.common import (
     print_table,
     target_options,
 )
+from strandline.cli.moves import rebalance
 from strandline.cli.screen import echo
 from strandline.client.types import PartitionDescription, QuorumDescription, QuorumReplica
 from strandline.proto.system import SystemClock
@@ -113,6 +116,9 @@ def cluster() -> None:
     """The brokers of a cluster."""
 
 
+cluster.add_command(rebalance)
+
+
 @cluster.command("describe")
 @output_option
 @target_options
@@ -169,6 +175,9 @@ def describe_cluster(output: str, **where: Any) -> None:
         if number
     ]
     echo(f"{plural(len(topics), 'topic')}, {plural(len(parts), 'partition')}; " + (", ".join(trouble) or "all in sync"))
+
+
+cluster.add_command(bundle)
 
 
 @cluster.command("unregister")

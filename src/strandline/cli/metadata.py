@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -204,6 +205,11 @@ def history(
         echo(f"The log begins at offset {first}; what was before is in the snapshot, without its history.")
     for one in unreadable:
         echo(f"! {one.where}: {one.found}")
+
+
+def newest_changes(reader: MetadataDirectory, count: int) -> list[dict[str, Any]]:
+    """The last records of a directory's log. Raises CorruptLogError, FatalError."""
+    return [_document(one) for one in deque(reader.changes(), maxlen=count)]
 
 
 def _by(controller: int | None) -> str:

@@ -28,6 +28,7 @@ from strandline.cli.common import (
 from strandline.cli.copy import copy
 from strandline.cli.effects import values_set, warn, without_effect
 from strandline.cli.elections import elect
+from strandline.cli.moves import move_topic
 from strandline.cli.name_completion import topic_names
 from strandline.cli.screen import confirm, echo
 from strandline.cli.sizes import size
@@ -132,6 +133,7 @@ topic.add_command(backup)
 topic.add_command(restore)
 topic.add_command(copy)
 topic.add_command(size)
+topic.add_command(move_topic)
 
 
 @topic.command("list")
@@ -294,11 +296,15 @@ def alter(
 @topic.command("delete")
 @click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--internal", is_flag=True, help="Topics of the cluster itself too.")
 @dry_run_option
 @output_option
 @target_options
-def delete(names: tuple[str, ...], yes: bool, dry_run: bool, output: str, **where: Any) -> None:
+def delete(names: tuple[str, ...], yes: bool, internal: bool, dry_run: bool, output: str, **where: Any) -> None:
     """Delete topics with all their records.
+
+    A topic of the cluster itself is refused without --internal: __consumer_offsets has where every group stands, and
+    __transaction_state the transactions that are open or decided, and who may write under each transactional id.
 
     \b
     strandline topic delete orders --dry-run
@@ -306,7 +312,14 @@ def delete(names: tuple[str, ...], yes: bool, dry_run: bool, output: str, **wher
     """
     deleted = []
     with admin_for(Target(**where)) as admin:
-        for item in admin.describe_topics(names):
+        described = admin.describe_topics(names)
+        own = [item.name for item in described if item.is_internal]
+        if own and not internal:
+            raise CommandWrong(
+                f"{', '.join(own)} is of the cluster itself, and nothing was deleted: groups lose their offsets by it, "
+                "or transactions their decisions; --internal deletes it all the same"
+            )
+        for item in described:
             led = [(item.name, part.partition) for part in item.partitions if part.leader is not None]
             first = admin.list_offsets(dict.fromkeys(led, EARLIEST))
             last = admin.list_offsets(dict.fromkeys(led, LATEST))

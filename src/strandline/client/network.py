@@ -109,6 +109,8 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.DELETE_GROUPS: VersionRange(0, 2),
     Api.ELECT_LEADERS: VersionRange(1, 2),
     Api.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
+    Api.ALTER_PARTITION_REASSIGNMENTS: VersionRange(0, 1),
+    Api.LIST_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
     Api.OFFSET_DELETE: VersionRange(0, 0),
     Api.DESCRIBE_CLIENT_QUOTAS: VersionRange(0, 1),
     Api.ALTER_CLIENT_QUOTAS: VersionRange(0, 1),

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from strandline.client.aio.producer import Headers, Payload, ProducerCore
 from strandline.client.config import ProducerConfig, parse_bootstrap
@@ -18,6 +18,7 @@ from strandline.client.logs import log
 from strandline.client.loop_thread import OF_THE_PARENT, Gate, LoopThread, SteppedOut, end_unless, of_parents
 from strandline.client.metadata import TopicView
 from strandline.client.open_batches import OpenBatches
+from strandline.client.prepared import PreparedTransaction
 from strandline.client.producer_batch import Answer, ThreadFutures, ThreadResults
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from strandline.client.aio.consumer import Offsets
     from strandline.client.consumer import Consumer
     from strandline.client.groups.commits import HandedOut
+
+T = TypeVar("T")
 
 
 class _Running:
@@ -225,16 +228,20 @@ class Producer:
         """
         return BlockingTransaction(self)
 
+    def prepare_transaction(self) -> PreparedTransaction:
+        """Let go of the open transaction once all of its records are acknowledged; see `strandline.client.prepared`."""
+        return self._in_transaction("prepare_transaction", Transactions.prepare)
+
     @property
     def transaction_state(self) -> TransactionState:
         """State of its transactions."""
         running = self._running
         return TransactionState.UNINITIALIZED if running is None else running.core.transactions.state
 
-    def _in_transaction(self, name: str, call: Callable[..., Awaitable[None]], *given: object) -> None:
+    def _in_transaction(self, name: str, call: Callable[..., Awaitable[T]], *given: object) -> T:
         running = self._running or self._start()
         running.futures.may_wait(name)
-        running.thread.wait(partial(call, running.core.transactions, *given))
+        return running.thread.wait(partial(call, running.core.transactions, *given))
 
     def producer_id(self) -> int:
         """The id that stands in the batches of this producer in the log (KIP-98); -1 when it is not idempotent.

@@ -43,6 +43,7 @@ from strandline.client.errors import (
 )
 from strandline.client.logs import log
 from strandline.client.network import Connection
+from strandline.client.prepared import V2_END_SINCE, PreparedTransaction
 from strandline.client.producer_batch import SEQUENCE_MASK, ProducerBatch, SequenceNumbers
 from strandline.client.producer_ids import NO_ID, ProducerId, init_producer_id
 from strandline.client.sender import Accumulator, PartitionQueue, Sender, Sequencer
@@ -58,7 +59,7 @@ T = TypeVar("T")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 FEATURE = "transaction.version"
-V2_SINCE = {Api.PRODUCE: 12, Api.END_TXN: 5, Api.TXN_OFFSET_COMMIT: 5}
+V2_SINCE = {Api.PRODUCE: 12, Api.END_TXN: V2_END_SINCE, Api.TXN_OFFSET_COMMIT: 5}
 """The first versions of the second protocol."""
 CONCURRENT_MS = 20.0
 """Wait before a request is sent again that came while the last transaction was still being completed."""
@@ -210,6 +211,21 @@ class Transactions:
         elif self.state is not _ABORTING:
             raise ClientError(f"abort_transaction: {self.state.value}")
         await self._ending("abort_transaction", self._abort)
+
+    async def prepare(self) -> PreparedTransaction:
+        """Send all that is left, and let go of the transaction, which stays open: whoever gets it ends it. Nothing is
+        sent meanwhile, and this producer can do nothing more. Raises as `commit`; then it is this producer's still."""
+        self._check("prepare_transaction")
+        if self.state is _ABORTABLE:
+            raise self._abortable()
+        if self.state is not _OPEN:
+            raise ClientError(f"prepare_transaction: {self.state.value}")
+        await self._within("prepare_transaction", self._tasks.spawn("a prepared transaction", self._flush()))
+        self._check("prepare_transaction")
+        if self.state is _ABORTABLE:
+            raise self._abortable()
+        self.state, self.cause = _FAILED, TransactionFatal("the transaction was let go of, and with it this producer")
+        return PreparedTransaction(self._name, *self.id, self.protocol)
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit these offsets of a consumer with the transaction. Raises as `commit`."""

@@ -239,6 +239,35 @@ class Election(NamedTuple):
         return self.error is ErrorCode.NONE
 
 
+class MoveOutcome(NamedTuple):
+    """What became of one partition in `Admin.alter_partition_reassignments`: `error` NONE: its move is under way, over
+    or cancelled."""
+
+    topic: str
+    partition: int
+    error: ErrorCode
+    message: str
+
+
+class PartitionMove(NamedTuple):
+    """A partition that is moving (KIP-455).
+
+    Attributes:
+        replicas: all that it has now, those of the target first.
+        adding: those of them that come.
+        removing: those that go once all others are in sync.
+    """
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas once the move is over."""
+        return tuple(node for node in self.replicas if node not in self.removing)
+
+
 class ListedOffset(NamedTuple):
     """Answer to one `Admin.list_offsets` question. Offset -1: no record that new. `leader_epoch` -1: unknown."""
 

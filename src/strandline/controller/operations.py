@@ -15,7 +15,19 @@ from uuid import UUID
 
 from strandline.controller.api import AddVoterRequest, CreateTopicsRequest, RemoveVoterRequest, VoterReply
 from strandline.controller.command_queue import Command
-from strandline.controller.machine import acls, brokers, configs, elections, features, isr, quotas, scram, tiers, topics
+from strandline.controller.machine import (
+    acls,
+    brokers,
+    configs,
+    elections,
+    features,
+    isr,
+    moves,
+    quotas,
+    scram,
+    tiers,
+    topics,
+)
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.quorum.api import QuorumLog
 from strandline.controller.survey import Survey
@@ -171,6 +183,7 @@ CREATE_ACLS = machine_operation("CreateAcls", acls.create_acls, heard=True)
 DELETE_ACLS = machine_operation("DeleteAcls", acls.delete_acls, heard=True)
 ALLOCATE_PRODUCER_IDS = machine_operation("AllocateProducerIds", brokers.allocate_producer_ids, own=True)
 ELECT_LEADERS = machine_operation("ElectLeaders", elections.elect_leaders, heard=True)
+ALTER_REASSIGNMENTS = machine_operation("AlterPartitionReassignments", moves.alter_reassignments, heard=True)
 REMOVE_VOTER = quorum_operation("RemoveVoter", _remove_voter)
 ADD_VOTER = quorum_operation("AddVoter", _add_voter)
 ALTER_SCRAM = machine_operation("AlterScramCredentials", scram.alter_scram_credentials, heard=True)

@@ -5,9 +5,13 @@ A secret is never shown: not by an error, a log line, a description or a repr.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from base64 import b64encode
+from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import quote
 
 from strandline.proto.extras import installing
 
@@ -29,6 +33,55 @@ def is_secret(name: str) -> bool:
 def shown(name: str, value: object) -> object:
     """The value as an error or a description may show it."""
     return HIDDEN if is_secret(name) and value not in ("", None) else value
+
+
+_SPOKEN = re.compile(
+    r"""(?ix)
+    (?P<name> [\w.\-]* (?: pas+w\w* | passphrase | secret\w* | credential\w* | access[._-]?key\w* | account[._-]?key
+        | api[._-]?key | token | jaas[\w.]* | storage[._]options ) ["']? \s* [=:] \s* | (?<=[?&])sig= )
+    (?P<value> "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | \{[^}]*\} | [^\s,;&}\])"']+ )
+    """
+)
+"""A value that stands behind a name which tells that it is secret, as settings, JSON, JAAS, URLs and logs write it."""
+
+_OF_URL = re.compile(r"(?P<before>[a-zA-Z][\w+.\-]*://)[^\s/@\"']+@")
+_AUTHORIZATION = re.compile(r"(?i)\b(?P<before>(?:basic|bearer)\s+)[\w+/=.\-~]{6,}")
+_PEM_END = re.compile(r"(?m)(?:^\S+\n)*-----END [A-Z ]*PRIVATE KEY-----")
+"""One that began before a part of a log that is cut out."""
+_PEM = re.compile(r"-----BEGIN (?P<what>[A-Z ]*PRIVATE KEY)-----.*?(?:-----END (?P=what)-----|\Z)", re.DOTALL)
+
+KNOWN_CHARS_MIN = 4
+"""A secret that is known by its value is hidden wherever it stands, from this length on: less is in every text."""
+
+
+class Scrubber:
+    """Hides secrets in texts that leave the machine: those that are known by their values, in whatever form they are
+    often written, and whatever stands where secrets stand."""
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        forms: set[str] = set()
+        for secret in known:
+            if len(secret) >= KNOWN_CHARS_MIN:
+                raw = secret.encode()
+                forms |= {secret, quote(secret, safe=""), raw.hex(), json.dumps(secret)[1:-1], repr(secret)[1:-1]}
+                forms |= {secret.replace("\\", "\\\\").replace('"', '\\"'), b64encode(raw).decode().rstrip("=")}
+        found = sorted(forms, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, found))) if found else None
+
+    def scrubbed(self, text: str) -> str:
+        """The text without secrets."""
+        if self._known is not None:
+            text = self._known.sub(HIDDEN, text)
+        text = _PEM_END.sub(HIDDEN, _PEM.sub(HIDDEN, text))
+        text = _OF_URL.sub(rf"\g<before>{HIDDEN}@", text)
+        text = _AUTHORIZATION.sub(rf"\g<before>{HIDDEN}", text)
+        return _SPOKEN.sub(_hidden, text)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    value = found["value"]
+    mark = value[0] if value[0] in "\"'" else ""
+    return f"{found['name']}{mark}{HIDDEN}{mark}"
 
 
 def resolved(text: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from strandline.proto.errors import FatalError
+from strandline.proto.steps import Steps
 
 T = TypeVar("T")
 Report = Callable[[BaseException], None]
@@ -43,6 +44,17 @@ def _unforeseen(task: asyncio.Task[None], endless: bool) -> BaseException | None
     if error is None and endless and not task.cancelling():
         return FatalError(f"{name} has ended by itself")
     return error
+
+
+async def in_turns(steps: Steps[T]) -> T:
+    """Do all of it, a step in a turn of the loop: whatever else is ready comes between (rule A26)."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        await asyncio.sleep(0)
 
 
 class Signal:

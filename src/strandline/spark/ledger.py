@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.errors import ClientTimeout, OffsetOutOfRange, UnknownTopic
 from strandline.client.fetcher import consumer_records
+from strandline.client.prepared import PreparedTransaction
 from strandline.client.producer_batch import SEQUENCE_MASK
 from strandline.client.range_reader import RangeReader
 from strandline.client.types import EARLIEST, LATEST
@@ -53,6 +54,9 @@ _COMMIT_MS = 45_000
 which a leader goes on without a silent follower."""
 
 _LOOK_AGAIN_S = 0.2
+
+Entries = Sequence[tuple[int, Mapping[str, Any]]]
+"""Entries with their offsets in the ledger."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -89,6 +93,12 @@ class Attempt:
     """The ids of the topics that ended there; none from an older release, or from brokers older than Kafka 2.8."""
     ended: bool = False
     """Whether it has said that it writes no more, as attempts do that fail."""
+    transaction: str = ""
+    """The transactional.id under which it writes; empty: outside of transactions."""
+    prepared: PreparedTransaction | None = None
+    """Its transaction, once all of its rows lie in it."""
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where its records end then, in the partitions that it has written to."""
 
 
 class Ledger:
@@ -133,6 +143,10 @@ class Ledger:
         Raises:
             LedgerDamaged: a record under the query's name that is no entry.
         """
+        return attempts_of(self.entries(query, epoch, floor, end))
+
+    def entries(self, query: str, epoch: int, floor: int = 0, end: int = 0) -> Entries:
+        """Every entry of this epoch, by their offsets. Arguments and errors as `attempts`."""
         entries: list[tuple[int, dict[str, Any]]] = []
         [first] = self._admin.list_offsets({TopicPartition(self._topic, 0): EARLIEST}).values()
         low, high = max(first.offset, floor), max(self.end(), end)
@@ -144,7 +158,7 @@ class Ledger:
             if any(entry.get("committed") and entry["epoch"] < epoch for _, entry in found):
                 break  # nothing of a later epoch lies before it
             high, window = start, window * 4
-        return _attempts_of(entries)
+        return entries
 
     def since(self, query: str, offset: int) -> tuple[list[dict[str, Any]], int]:
         """The query's entries from an offset on, and where to go on from."""
@@ -175,7 +189,30 @@ class Ledger:
             told["ids"] = dict(ids)
         if attempt.fed is not None:
             told |= {"ranges": attempt.fed.ranges, "shift": attempt.fed.shift}
+        if attempt.transaction:
+            told["transaction"] = attempt.transaction
         return self._append(producer, {**key._asdict(), **told})
+
+    def prepared(
+        self,
+        producer: Producer,
+        key: TaskKey,
+        attempt: Attempt,
+        transaction: PreparedTransaction,
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
+        """Say that all rows of an attempt lie in its transaction, and where they end."""
+        told = [[*partition, end] for partition, end in ends.items()]
+        who = {**key._asdict(), "run": attempt.run, "attempt": attempt.name}
+        self._append(producer, {**who, "prepared": transaction, "ends": told})
+
+    def decided(self, producer: Producer, query: str, epoch: int, run: str, attempts: Sequence[str]) -> int:
+        """Say whose transactions are to be committed. Where the ledger ends behind it."""
+        return self._append(producer, {"query": query, "epoch": epoch, "run": run, "decided": list(attempts)})
+
+    def torn(self, producer: Producer, query: str, epoch: int, decision: int, lost: Sequence[str]) -> None:
+        """Say which transactions of a decision were aborted all the same; the others were committed."""
+        self._append(producer, {"query": query, "epoch": epoch, "torn": list(lost), "of": decision})
 
     def ended(self, producer: Producer, key: TaskKey, attempt: Attempt) -> None:
         """Say that an attempt writes no more: the next one need not wait for it."""
@@ -211,7 +248,8 @@ class Ledger:
             yield record.offset, entry
 
 
-def _attempts_of(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Attempt]:
+def attempts_of(entries: Entries) -> list[Attempt]:
+    """The attempts that entries tell of, by the order of their first ones."""
     found: dict[str, Attempt] = {}
     for offset, entry in entries:
         if "attempt" not in entry:
@@ -221,6 +259,11 @@ def _attempts_of(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Attem
         if entry.get("ended"):
             attempt.ended = True
             continue
+        if "prepared" in entry:
+            attempt.prepared = PreparedTransaction(*entry["prepared"])
+            attempt.ends = {TopicPartition(topic, number): end for topic, number, end in entry["ends"]}
+            continue
+        attempt.transaction = entry.get("transaction", "")
         if "ranges" in entry:
             attempt.fed = Fed(tuple(PlannedRange(*told) for told in entry["ranges"]), entry["shift"])
         attempt.producers.add(entry["producer"])

@@ -1,7 +1,8 @@
 """From options to ranges of offsets: which partitions, from where to where, split into how many tasks.
 
 The end is fixed here, once, at the last stable offset (with `kafka.isolation.level=read_uncommitted` at the high
-watermark): a task reads committed data only, and two runs over one plan read the same records. A partition's start and end are half open, [start, end).
+watermark): a task reads committed data only, and two runs over one plan read the same records. A partition's start and
+end are half open, [start, end).
 
 The cluster is asked several times, and a topic may be deleted between two of the answers: that is a loss as any other,
 by failOnDataLoss an error or a warning. Offsets of a topic that was created anew in between are never read as those of

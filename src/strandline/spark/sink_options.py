@@ -23,6 +23,9 @@ BULK = {"batch.size": "131072", "linger.ms": "50"}
 one of them. Measured with rows of 1 KB and the producer in Python: 14 us of CPU each with its own settings (16 KiB,
 5 ms), 8 to 10 with these."""
 
+TRANSACTION_TIMEOUT_MS = "900000"
+"""The brokers' own most: from its first row to the end of its epoch a task's transaction may be open for so long."""
+
 COLUMNS: dict[str, tuple[str, ...]] = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),
@@ -84,6 +87,13 @@ class SinkOptions(Settings, scope=Scope.SPARK_SINK):
         f"{LEDGER_TOPIC}- and is, like it, matched by no subscribePattern.",
         _LEDGERS,
     )
+    transactions = boolean(
+        "transactions",
+        False,
+        "Whether rows are written in transactions: readers of committed records never see rows of a task that failed, "
+        "was repeated or lost to a faster one; readers of all may. With false the ledger alone keeps rows single, for "
+        "all.",
+    )
     fail_on_repeats = boolean(
         "failOnRepeats",
         True,
@@ -124,7 +134,16 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     settings = given.dotted_settings
     if not ProducerConfig(settings).idempotent:
         raise ConfigError("kafka.acks", settings.get("acks", ""), "acks=all with idempotence: rows are written once")
-    return SinkOptions(given.options, bootstrap=given.bootstrap, producer_settings={**BULK, **settings})
+    if "transactional.id" in settings:
+        raise ConfigError(
+            "kafka.transactional.id",
+            settings["transactional.id"],
+            "transactions=true: each task then has an id of its own",
+        )
+    sink = SinkOptions(given.options, bootstrap=given.bootstrap, producer_settings={**BULK, **settings})
+    if not sink.transactions:
+        return sink
+    return sink.replaced(producer_settings={**BULK, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS, **settings})
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:

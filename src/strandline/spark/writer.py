@@ -15,12 +15,13 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from strandline.client import Ack, Admin, Producer
@@ -29,7 +30,8 @@ from strandline.client.types import LATEST
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock, system_rng
-from strandline.spark.ledger import Attempt, Ledger, TaskKey, records_of
+from strandline.spark.epochs import Epoch, records_of_transactions
+from strandline.spark.ledger import Attempt, Entries, Ledger, LogRecord, TaskKey, attempts_of, records_of
 from strandline.spark.repeats import Feed, Found, Row, RowsChanged, SinkError, Spool, may_share, same_rows
 from strandline.spark.sink_options import SinkOptions
 from strandline.spark.worker import settle
@@ -48,6 +50,11 @@ _SETTLE_MS = 1_000
 _QUIET_MS = 10_000
 """How long an earlier attempt of the same run is waited for, unless it says that it has ended. It may well be alive: a
 slow one beside a speculative one, an executor cut off. Forty times what it needs to look."""
+
+PREFIX = "strandline-spark-"
+"""Transactional ids of the sink begin with it."""
+
+_AS_IT_BEGAN = "give the option `transactions` as it was then until this epoch is whole"
 
 _LOOK_AGAIN_S = 0.2
 
@@ -68,6 +75,9 @@ class TaskReport(WriterCommitMessage):
     task: int
     sent: int
     found: int
+    run: str = ""
+    attempt: str = ""
+    """The name under which its transaction stands in the ledger; empty: it has none."""
 
 
 class Connections:
@@ -109,7 +119,7 @@ def write_rows(
         RowsChanged: the task is run again, and its rows are not those of its earlier runs.
         Superseded: a newer attempt has begun.
     """
-    report = TaskReport(*key, sent=0, found=0)
+    report = TaskReport(*key, sent=0, found=0, run=feed.run)
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return report
@@ -117,7 +127,8 @@ def write_rows(
     try:
         with Connections(options) as connections:
             connections.ledger.ensure()
-            _TaskRun(connections, key, feed, report).write(first, batches, ledger_floor)
+            kind = TransactionRun if options.transactions else TaskRun
+            kind(connections, key, feed, report).write(first, batches, ledger_floor)
         settle()
     except (RowsChanged, Superseded) as error:
         raise type(error)(f"{who}: {error}") from error
@@ -126,12 +137,12 @@ def write_rows(
     return report
 
 
-class _TaskRun:
+class TaskRun:
     """One attempt at a task."""
 
     def __init__(self, connections: Connections, key: TaskKey, feed: Feed, report: TaskReport) -> None:
         self._connections = connections
-        self._producer = connections.producer
+        self._producer = self._writer = connections.producer
         self._ledger = connections.ledger
         self._topic = connections.options.topic
         self._key = key
@@ -139,6 +150,8 @@ class _TaskRun:
         self._report = report
         self._clock = SystemClock()
         self._attempt = Attempt(f"{system_rng().getrandbits(64):016x}", feed.run, key.task, feed.notes())
+        self._entries: Entries = ()
+        """The ledger's, of this epoch, when this attempt had begun."""
         self._before: list[Attempt] = []
         """Attempts at tasks of this epoch that began before this one."""
         self._begun: set[str] = set()
@@ -153,13 +166,9 @@ class _TaskRun:
         rows = itertools.chain([first], batches)
         self._begin(self._topics_of(first), ledger_floor)
         try:
-            if self._may_be_repeated():
-                self._repeat(rows)
-            else:
-                for batch in rows:
-                    self._note_ranges()  # schedule 66/joined-range-not-in-the-ledger
-                    self._send(self._rows(batch))
-            self._finish()
+            if any(each.transaction for each in self._before):
+                raise SinkError(f"an earlier run of this epoch wrote in transactions; {_AS_IT_BEGAN}")
+            self._write(rows)
         except Superseded:
             with suppress(ClientTimeout):
                 self._producer.close(0)  # what is not under way yet is the newer attempt's
@@ -171,12 +180,22 @@ class _TaskRun:
                 self._note_end(self._producer)
             raise
 
+    def _write(self, rows: Iterator[pa.RecordBatch]) -> None:
+        if self._may_be_repeated():
+            self._repeat(rows)
+        else:
+            for batch in rows:
+                self._note_ranges()  # schedule 66/joined-range-not-in-the-ledger
+                self._send(self._rows(batch))
+        self._finish()
+
     # -- the ledger ---------------------------------------------------------------------------------------------------
 
     def _begin(self, topics: Iterable[str], ledger_floor: int) -> None:
         end = self._say(topics)
         self._begun_ms = self._clock.monotonic_ms()
-        attempts = self._ledger.attempts(self._key.query, self._key.epoch, ledger_floor, end)
+        self._entries = self._ledger.entries(self._key.query, self._key.epoch, ledger_floor, end)
+        attempts = attempts_of(self._entries)
         mine = next((each for each in attempts if each.name == self._attempt.name), None)
         if mine is None:
             raise SinkError("the ledger does not show the entry of this attempt yet, which its leader has acknowledged")
@@ -225,7 +244,7 @@ class _TaskRun:
         older = {each.name for each in self._before} | {self._attempt.name}
         for entry in entries:
             later = entry["epoch"] > self._key.epoch
-            whole = entry["epoch"] == self._key.epoch and entry.get("committed")
+            whole = entry["epoch"] == self._key.epoch and ("committed" in entry or "decided" in entry)
             begun = entry["epoch"] == self._key.epoch and entry.get("attempt", self._attempt.name) not in older
             # schedule 66/older-attempt-goes-on
             if later or whole or (begun and self._concerns(entry["run"], entry["task"])):
@@ -259,8 +278,7 @@ class _TaskRun:
                 each for each in self._before if each.run != run and each not in own and may_share(each, self._attempt)
             ]
             self._wait_for([*own, *others])
-            records = records_of([*own, *others], options.bootstrap, options.reader_settings, self._connections.admin)
-            found = Found(records, own)
+            found = Found(self._records([*own, *others]), own)
             missing = [bytes(not found.has(row) for row in self._rows(batch)) for batch in spool.batches()]
             # schedule 66/rows-are-sent-before-the-last-is-seen
             found.judge(lost=fed is not None and fed.lost, tolerated=tolerated)
@@ -269,6 +287,11 @@ class _TaskRun:
                 self._send(itertools.compress(self._rows(batch), wanted))
         finally:
             spool.close()
+
+    def _records(self, attempts: Sequence[Attempt]) -> Iterator[LogRecord]:
+        """What these attempts have written."""
+        options = self._connections.options
+        return records_of(attempts, options.bootstrap, options.reader_settings, self._connections.admin)
 
     def _wait_for(self, attempts: Sequence[Attempt]) -> None:
         """Return once these attempts write no more, by their own word or by the time since this one has begun."""
@@ -293,11 +316,12 @@ class _TaskRun:
         return rows_of(batch, self._topic)
 
     def _send(self, rows: Iterable[Row]) -> None:
-        send, sent, begun = self._producer.send, self._sent, self._begun
+        send, sent, begun = self._writer.send, self._sent, self._begun
         for number, (topic, key, value, partition, headers) in enumerate(rows):
             if number % _ROWS_PER_LOOK == 0:
                 self._look_at_acks()
-                self._watch()
+                # In a transaction before its first record, too: an id that the driver has fenced may be in use again.
+                self._watch()  # rule C24/decided-epoch-gets-a-transaction
             if topic not in begun:
                 self._say([topic])
             sent.append(send(topic, value, key=key, partition=partition, headers=headers))
@@ -307,7 +331,7 @@ class _TaskRun:
         """Wait until every record is acknowledged."""
         while True:
             try:
-                self._producer.flush(_WATCH_MS / 1000)
+                self._writer.flush(_WATCH_MS / 1000)
                 break
             except ClientTimeout:
                 self._watch()
@@ -327,6 +351,105 @@ class _TaskRun:
     def _has_failed(self) -> bool:
         """Whether some record is known not to be acknowledged."""
         return any(future.done() and future.exception() is not None for future in self._sent)
+
+
+class TransactionRun(TaskRun):
+    """One attempt at a task, in a transaction of its own, which it leaves open: the driver ends it.
+
+    Its transactional.id names the query, the task and the number of the attempt in Spark: ids are few, and no attempt
+    of a run aborts another one's transaction. An attempt of an earlier run may have the same id, and is aborted as this
+    one begins: its epoch is not decided.
+    """
+
+    def __init__(self, connections: Connections, key: TaskKey, feed: Feed, report: TaskReport) -> None:
+        super().__init__(connections, key, feed, report)
+        self._attempt.transaction = f"{PREFIX}{key.query}-{key.task}-{_number_of_the_attempt()}"
+        self._runs: Collection[str] = ()
+        self._ends: dict[TopicPartition, int] = {}
+        self._untold: set[TopicPartition] = set()
+        """Partitions of which a broker has not said where a record lies: it came to it twice."""
+        self._let_go = False
+
+    def write(self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], ledger_floor: int) -> None:
+        """All of the task."""
+        rows = itertools.chain([first], batches)
+        self._begin(self._topics_of(first), ledger_floor)
+        try:
+            if not all(each.transaction for each in self._before):
+                raise SinkError(f"an earlier run of this epoch wrote outside of transactions; {_AS_IT_BEGAN}")
+            epoch = Epoch.of(self._entries)
+            self._runs = epoch.runs
+            if epoch.runs[-1] != self._feed.run:
+                raise Superseded("a newer run of the query has begun this epoch; this attempt has written nothing")
+            if any(each.transaction == self._attempt.transaction for each in self._rivals()):
+                raise SinkError(
+                    f"an attempt of an earlier try at this stage may write under {self._attempt.transaction}; the next "
+                    f"attempt has another number"
+                )
+            if epoch.decision is None:  # rule C24/decided-epoch-is-written-again
+                self._before = epoch.kept()
+                self._in_transaction(rows)
+            else:
+                self._report.found = sum(batch.num_rows for batch in rows)
+            if not self._report.attempt:
+                self._note_end(self._producer)
+        except BaseException:
+            if not self._let_go and self._writer is self._producer:
+                self._note_end(self._producer)
+            raise
+
+    def _rivals(self) -> list[Attempt]:
+        """Attempts of this run that began before this one, and may go on."""
+        return [each for each in self._before if each.run == self._feed.run and not each.ended]
+
+    def _in_transaction(self, rows: Iterator[pa.RecordBatch]) -> None:
+        options = self._connections.options
+        settings = {**options.producer_settings, "transactional.id": self._attempt.transaction}
+        writer = self._writer = Producer(options.bootstrap, **settings)
+        try:
+            writer.begin_transaction()
+            self._write(rows)
+            if self._report.sent:
+                prepared = writer.prepare_transaction()
+                self._let_go = True
+                self._ledger.prepared(self._producer, self._key, self._attempt, prepared, self._where_it_ends())
+                self._report.attempt = self._attempt.name
+        finally:
+            writer.close()  # aborts what was not let go of
+            self._writer = self._producer
+
+    def _concerns(self, run: str, task: int) -> bool:
+        """Another run replaces every task of the last; of two attempts of one run the driver takes one."""
+        return run not in self._runs
+
+    def _look_at_acks(self) -> None:
+        sent, ends = self._sent, self._ends
+        while sent and sent[0].done():
+            error = sent[0].exception()
+            if error is not None:
+                raise SinkError(f"a record was not acknowledged: {error}") from error
+            ack = sent.popleft().result()
+            partition = TopicPartition(ack.topic, ack.partition)
+            if ack.offset < 0:
+                self._untold.add(partition)
+            ends[partition] = max(ack.offset + 1, ends.get(partition, 0))
+
+    def _where_it_ends(self) -> dict[TopicPartition, int]:
+        if self._untold:
+            listed = self._connections.admin.list_offsets(dict.fromkeys(self._untold, LATEST))
+            return self._ends | {partition: one.offset for partition, one in listed.items()}
+        return self._ends
+
+    def _records(self, attempts: Sequence[Attempt]) -> Iterator[LogRecord]:
+        return records_of_transactions(
+            attempts, self._connections.options.bootstrap, self._connections.options.reader_settings
+        )
+
+
+def _number_of_the_attempt() -> str:
+    """Its number among the attempts at its task in this attempt at its stage: Spark tells Python no other."""
+    context = TaskContext.get()
+    return "0" if context is None else str(context.attemptNumber())
 
 
 def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:

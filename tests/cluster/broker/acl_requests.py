@@ -191,6 +191,14 @@ REQUESTS: list[Ask] = [
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": [{"topic": t.topic, "partitions": (0,)}], "timeout": 1000}),
     Ask(Api.ELECT_LEADERS, lambda t: {"topic_partitions": None, "timeout": 1000}),
     Ask(
+        Api.ALTER_PARTITION_REASSIGNMENTS,
+        lambda t: {
+            "topics": [{"name": t.topic, "partitions": [{"partition_index": 0, "replicas": (1,)}]}],
+            "timeout": 1000,
+        },
+    ),
+    Ask(Api.LIST_PARTITION_REASSIGNMENTS, lambda t: {"topics": None, "timeout": 1000}),
+    Ask(
         Api.ALTER_REPLICA_LOG_DIRS,
         lambda t: {"dirs": [{"path": "/nowhere", "topics": [{"name": t.topic, "partitions": (0,)}]}]},
     ),

@@ -156,7 +156,7 @@ class MachineController:
             leader=info.leader,
             leader_epoch=info.leader_epoch,
             partition_epoch=info.partition_epoch,
-            min_insync_replicas=self.resolver.min_insync_replicas(self.image, topic.name, len(info.replicas)),
+            min_insync_replicas=self.resolver.min_insync_replicas(self.image, topic.name, info),
             log_config=self.resolver.log_config(self.image, topic.name),
         )
 

@@ -40,6 +40,7 @@ CHANGE_NOTHING = {
         Api.END_TXN,
         Api.TXN_OFFSET_COMMIT,
         Api.LIST_TRANSACTIONS,
+        Api.LIST_PARTITION_REASSIGNMENTS,
     ),
     *(api for api in Api if api.name.startswith("DESCRIBE_") or api.name.endswith("_DESCRIBE")),
 }

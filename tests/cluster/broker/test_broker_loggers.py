@@ -12,6 +12,7 @@ from kafka_case import run
 from kafka_node import KafkaNode
 from kafka_wire import KafkaClient
 from structlog.testing import capture_logs
+from test_audit import watch
 
 import strandline
 from strandline.cluster.broker.log_levels import LEVELS, LOGGERS, OUR, ROOT, LogLevels
@@ -102,6 +103,24 @@ def test_loggers_are_those_of_the_broker_that_is_asked(tmp_path: Path) -> None:
         assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST
         assert "IncrementalAlterConfigs" in answer.responses[0].error_message
         assert (await levels(client))["strandline.log"] == "INFO"
+
+    run(tmp_path, main)
+
+
+def test_the_audit_tells_who_changed_a_level(tmp_path: Path) -> None:
+    """Set, refused, deleted; a dry run has no line."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        lines = watch(node)
+        await alter(client, ("strandline.log", SET, "DEBUG"), dry_run=True)
+        await alter(client, ("strandline.log", SET, "DEBUG"))
+        await alter(client, ("strandline.log", SET, "LOUD"))
+        await alter(client, ("strandline.log", DELETE, None))
+        assert [(what, result) for _, what, result in lines] == [
+            ("broker-logger 1: strandline.log=DEBUG", "NONE"),
+            ("broker-logger 1: strandline.log=LOUD", "INVALID_CONFIG"),
+            ("broker-logger 1: strandline.log=None", "NONE"),
+        ]
 
     run(tmp_path, main)
 

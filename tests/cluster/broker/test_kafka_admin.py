@@ -11,6 +11,7 @@ from kafka_case import run, versions
 from kafka_node import KafkaNode
 from kafka_wire import KafkaClient
 
+from strandline.controller.metadata.features import LEVEL_OF_MOVES, level_records
 from strandline.controller.metadata.image import topic_resource
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.log.batch import Record, build_batch
@@ -233,6 +234,63 @@ def test_elect_leaders(tmp_path: Path, version: int) -> None:
             assert (await ask(7, None)).error_code == ErrorCode.INVALID_REQUEST
             preview = await ask(-2, [{"topic": "t", "partitions": [0]}])
             assert "up, in the ISR" in preview.replica_election_results[0].partition_result[0].error_message
+
+    run(tmp_path, main)
+
+
+# Moves to other brokers
+
+
+@pytest.mark.parametrize("version", versions("AlterPartitionReassignments"))
+def test_moves_to_other_brokers(tmp_path: Path, version: int) -> None:
+    """KIP-455 and KIP-860: begun, listed, cancelled; Kafka's errors; nothing below the level that has moves."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t", 2)
+        node.create_topic("u")
+        node.controller.start_broker(NodeId(2), Endpoint("127.0.0.1", 1))
+
+        async def alter(*moves: tuple[str, int, Any], may_change: bool = True) -> Any:
+            topics = [
+                {"name": name, "partitions": [{"partition_index": number, "replicas": replicas}]}
+                for name, number, replicas in moves
+            ]
+            words = {"allow_replication_factor_change": may_change} if version else {}
+            return await client.ask("alter_partition_reassignments", version, topics=topics, timeout=1000, **words)
+
+        async def moving(topics: Any = None) -> list[Any]:
+            answer = await client.ask("list_partition_reassignments", 0, topics=topics, timeout=1000)
+            return [
+                (topic.name, one.partition_index, one.replicas, one.adding_replicas, one.removing_replicas)
+                for topic in answer.topics
+                for one in topic.partitions
+            ]
+
+        early = await alter(("t", 0, (2,)))
+        assert early.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert "strandline upgrade finalize" in early.error_message
+        node.controller.commit(level_records(LEVEL_OF_MOVES, {}))
+        answer = await alter(
+            ("t", 0, (2,)), ("t", 1, None), ("u", 0, (1, 1)), ("u", 0, (9,)), ("x", 0, (1,)), ("t", 7, (1,))
+        )
+        assert [(topic.name, [one.error_code for one in topic.partitions]) for topic in answer.responses] == [
+            ("t", [0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]),
+            ("u", [ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.INVALID_REQUEST]),
+            ("x", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]),
+        ]
+        unknown = await alter(("u", 0, (9,)))
+        assert unknown.responses[0].partitions[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert await moving() == [("t", 0, (2, 1), (2,), (1,))]
+        assert await moving([{"name": "t", "partition_indexes": (1,)}, {"name": "x", "partition_indexes": (0,)}]) == []
+        assert len(await moving([{"name": "t", "partition_indexes": (0, 1)}])) == 1
+        grown = await client.ask("create_partitions", 3, topics=[{"name": "t", "count": 3}], timeout=1000)
+        assert grown.results[0].error_code == ErrorCode.REASSIGNMENT_IN_PROGRESS
+        assert (await alter(("t", 0, None))).responses[0].partitions[0].error_code == 0
+        assert await moving() == []
+        if version:
+            kept = await alter(("t", 0, (1, 2)), may_change=False)
+            assert kept.responses[0].partitions[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+            assert not kept.allow_replication_factor_change
 
     run(tmp_path, main)
 

@@ -13,6 +13,7 @@ from kafka_wire import connect
 from test_kafka_fetch import append, committed, fetch, fetched, parked, sizes, until
 from test_kafka_produce import batch
 
+from strandline.cluster.broker.handlers.fetch import ABORTED_MAX
 from strandline.log.batch import Record, build_batch
 from strandline.log.transactions import Marker
 from strandline.proto.ids import TopicPartition
@@ -136,6 +137,28 @@ def test_a_parked_poll_that_gathers_names_each_aborted_transaction_once(tmp_path
                 [result] = answer.responses[0].partitions
                 assert [base for base, _ in sizes(result.records)] == [0, 1, 2, 3, 4, 5]
                 assert aborted(result) == [(7, 1), (8, 2)]
+
+    asyncio.run(main())
+
+
+def test_an_answer_names_no_more_aborted_transactions_than_it_has_batches(tmp_path: Path) -> None:
+    """Many producers have a transaction open at once, and each one overlaps every read between its two ends. A reader
+    needs those of which it gets a batch."""
+    several = ABORTED_MAX + 20
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            node.create_topic("t", 1)
+            for producer_id in range(several):
+                write(node, producer_id, 0, b"a")
+            for producer_id in range(several):
+                await end(node, producer_id, commit=False)
+            async with connect(node.listener.endpoint) as client:
+                (whole,) = await fetched(client, 11, "t", {0: 0}, isolation_level=1)
+                assert aborted(whole) == [(producer_id, producer_id) for producer_id in range(several)]
+                last = several - 1
+                (one,) = await fetched(client, 11, "t", {0: last}, isolation_level=1, max_bytes=1)
+                assert (sizes(one.records), aborted(one)) == ([(last, 1)], [(last, last)])
 
     asyncio.run(main())
 

@@ -144,6 +144,26 @@ def test_a_transaction_from_its_first_partition_to_its_last_marker(tmp_path: Pat
     run(tmp_path, body)
 
 
+def test_a_request_by_an_older_connection_closes_it(tmp_path: Path) -> None:
+    """KAFKA-17754: an end of the first protocol that comes late is not answered, and ends nothing. A client that uses
+    the connection still asks again by a new one."""
+
+    async def body(node: KafkaNode, first: KafkaClient) -> None:
+        has = await begun(first)
+        assert await add(first, has, ("t", 0)) == [OK]
+        async with connect(node.listener.endpoint) as second:
+            assert (await end(second, has, version=4)).error_code == OK
+            await ended(second)
+            assert await add(second, has, ("t", 1)) == [OK]
+            with pytest.raises(asyncio.IncompleteReadError):
+                await end(first, has, version=4)
+            assert (await described(second)).transaction_state == "Ongoing"
+            async with connect(node.listener.endpoint) as third:
+                assert (await end(third, has, version=4)).error_code == OK
+
+    run(tmp_path, body)
+
+
 @pytest.mark.parametrize("level", [1, 2])
 def test_older_versions_have_the_errors_that_they_know(tmp_path: Path, level: int) -> None:
     """PRODUCER_FENCED came with KIP-588; before it was INVALID_PRODUCER_EPOCH."""

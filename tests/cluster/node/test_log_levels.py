@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 import structlog
 
 from strandline.cluster.broker.log_levels import LogLevels
-from strandline.cluster.node.log_wiring import LevelledLogger, OurLoggers
+from strandline.cluster.node.log_wiring import LevelledLogger, LevelledLoggers
 
 PROGRAM = """
 import logging, structlog
@@ -46,7 +46,7 @@ say("quiet")
 def test_a_logger_goes_by_the_level_of_now() -> None:
     """Of one name and of all above it, for loggers that were made before."""
     levels = LogLevels({})
-    loggers = OurLoggers(levels)
+    loggers = LevelledLoggers(levels)
     levels.applied_by(loggers.apply)
     said: list[str] = []
 

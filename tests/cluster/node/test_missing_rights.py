@@ -32,6 +32,7 @@ from strandline.client.aio import Admin, Consumer, Producer
 from strandline.client.config import AdminConfig
 from strandline.client.rights import answered
 from strandline.cluster.node.node import Node
+from strandline.controller.metadata.features import NEWEST_LEVEL
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.apis import Api
@@ -48,6 +49,8 @@ CALLS: list[tuple[Callable[[Admin], Awaitable[Any]], str]] = [
     (lambda a: a.create_partitions({"t": 2}), "User:alice may not ALTER topic t"),
     (lambda a: a.elect_leaders(None, unclean=False), f"{MINE} may not ALTER the cluster"),
     (lambda a: a.elect_leaders([PLACE], unclean=False), f"{MINE} may not ALTER the cluster"),
+    (lambda a: a.alter_partition_reassignments({PLACE: [1]}), "User:alice may not ALTER the cluster"),
+    (lambda a: a.list_partition_reassignments(), "User:alice may not DESCRIBE the cluster"),
     (lambda a: a.describe_topics(["t"]), f"{MINE} may not DESCRIBE topic t"),
     (lambda a: a.list_offsets({PLACE: -1}), f"{MINE} may not DESCRIBE topic t"),
     (lambda a: a.epoch_ends({PLACE: 0}), f"{MINE} may not DESCRIBE topic t"),
@@ -115,7 +118,7 @@ def test_every_call_of_the_admin_says_who_lacks_what(tmp_path: Path) -> None:
             Admin(at(node, "SSL"), **client_of("admin")) as admin,
             Admin(at(node, "SSL"), **client_of("alice")) as alice,
         ):
-            await admin.update_features({"metadata.version": 2, "transaction.version": 2})
+            await admin.update_features({"metadata.version": NEWEST_LEVEL, "transaction.version": 2})
             await admin.create_topics([NewTopic("t", 1, 1)])
             await admin.alter_group_offsets("g", {PLACE: 0})
             for call, words in CALLS:

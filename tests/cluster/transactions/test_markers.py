@@ -301,8 +301,8 @@ def test_a_marker_that_waits_is_not_written_twice(monkeypatch: pytest.MonkeyPatc
     run(body)
 
 
-def to_write(order: int) -> MarkerToWrite:
-    return MarkerToWrite(order, ProducerId(7), 0, False, 3, 1, (NamedPartition(*T1),))
+def to_write(order: int, producer_id: int = 7) -> MarkerToWrite:
+    return MarkerToWrite(order, ProducerId(producer_id), 0, False, 3, 1, (NamedPartition(*T1),))
 
 
 def test_a_late_copy_is_answered_and_not_written() -> None:
@@ -321,6 +321,30 @@ def test_a_late_copy_is_answered_and_not_written() -> None:
         for _ in range(2):
             await writer.write(Sender(TWO, BrokerEpoch(-1)), [to_write(NO_ORDER)])
         assert len(replicas.written) == 5, "an operator has it written as often as it is asked for"
+
+    run(body)
+
+
+def test_135_a_late_copy_comes_behind_many_markers_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader remembers the last order of each producer, and not each marker: a busy hour of others, and of the
+    producer itself, makes it forget nothing. Under version 1 the copy would end the producer's next transaction."""
+    monkeypatch.setattr(marker_writes, "REMEMBERED_MAX", 2)
+
+    async def body(site: Site) -> None:
+        writer, replicas = site.writers[TWO], site.replicas[TWO]
+        sender = Sender(ONE, BrokerEpoch(11))
+        replicas.answers[T1] = [ErrorCode.NONE] * 20
+        for order in range(1, 6):
+            assert await writer.write(sender, [to_write(order)]) == [ErrorCode.NONE]
+        for order in range(6, 10):
+            await writer.write(sender, [to_write(order, producer_id=8)])
+        assert len(replicas.written) == 9
+        assert await writer.write(sender, [to_write(1)]) == [ErrorCode.NONE], "of a transaction long before"
+        assert await writer.write(sender, [to_write(5)]) == [ErrorCode.NONE]
+        assert len(replicas.written) == 9
+        await writer.write(sender, [to_write(10, producer_id=9)])
+        await writer.write(sender, [to_write(5)])
+        assert len(replicas.written) == 11, "of so many producers no more are remembered"
 
     run(body)
 

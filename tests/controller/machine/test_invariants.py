@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from strandline.controller import api
 from strandline.controller.machine import elections
+from strandline.controller.metadata.features import LEVEL_OF_MOVES
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.replay import check_partition
 from strandline.log.findings import LogCondition
@@ -34,6 +35,8 @@ STEPS = (
     "hear",
     "wait_out",
     "fill",
+    "move",
+    "cancel",
 )
 
 
@@ -147,9 +150,7 @@ class Watched:
         """A record to every partition; committed under the strict high watermark rule."""
         for topic, info in self.cluster.image.partitions():
             key = (topic.name, info.partition)
-            min_isr = self.cluster.state.resolver.min_insync_replicas(
-                self.cluster.image, topic.name, len(info.replicas)
-            )
+            min_isr = self.cluster.state.resolver.min_insync_replicas(self.cluster.image, topic.name, info)
             if info.has_leader and len(info.isr) >= min_isr:
                 self.committed[key] = self.committed.get(key, 0) + 1
                 for node in info.isr:
@@ -184,6 +185,17 @@ class Watched:
             self.cluster.full.symmetric_difference_update({node})
             self.cluster.beat(node)
 
+    def move(self) -> None:
+        """To any replicas: more, fewer, others, or the same in another order; also in the middle of a move."""
+        topic, info = self.rng.choice(list(self.cluster.image.partitions()))
+        replicas = self.rng.sample(sorted(self.cluster.image.brokers), self.rng.randint(1, 4))
+        self.cluster.move(replicas, topic.name, info.partition)
+
+    def cancel(self) -> None:
+        moving = [(topic.name, info.partition) for topic, info in self.cluster.image.partitions() if info.is_moving]
+        if moving:
+            self.cluster.move(None, *self.rng.choice(moving))
+
     def config(self) -> None:
         value = self.rng.choice([None, "1", "2", "3"])
         self.cluster.set_config("min.insync.replicas", value, self.rng.choice(["t", "u", None]))
@@ -211,7 +223,7 @@ class Watched:
             assert info.leader == NO_NODE or image.is_active(info.leader), info
             assert all(image.is_active(node) for node in info.isr), info
             assert len({image.has_room(node) for node in info.isr}) < 2, info
-            min_isr = self.cluster.state.resolver.min_insync_replicas(image, topic.name, len(info.replicas))
+            min_isr = self.cluster.state.resolver.min_insync_replicas(image, topic.name, info)
             if len(info.isr) >= min_isr:
                 assert not info.eligible_leader_replicas, info
             old = before.partition(topic.name, info.partition)
@@ -224,18 +236,33 @@ class Watched:
         assert new.leader_epoch >= old.leader_epoch
         if new.leader != old.leader:
             assert new.leader_epoch > old.leader_epoch
+        gone = self.check_move(name, old, new)
         self.follow_data(name, old, new)
-        if not new.isr and not new.eligible_leader_replicas:
+        if not new.isr and not new.eligible_leader_replicas and (old.isr or old.eligible_leader_replicas):
             # Only a log in doubt may take the last one, and then it is remembered; or its loss.
-            assert new.last_known_elr or self.lost is not None, (old, new)
+            assert new.last_known_elr or self.lost is not None or (gone and self.unclean), (old, new)
         if self.synced:
             counting = {*new.isr, *new.eligible_leader_replicas}
             assert not counting & set(new.last_known_elr), new
             assert len(new.isr) < self.min_isr(name, new) or not new.last_known_elr, new
 
+    def check_move(self, name: str, old: Any, new: Any) -> set[int]:
+        """Rules B41, B44 to B46; the replicas that are gone."""
+        gone = {*old.replicas} - {*new.replicas}
+        if gone or (old.is_moving and not new.is_moving and new.target_replicas == old.target_replicas):
+            assert new.leader_epoch > old.leader_epoch, (old, new)
+        for node in gone:
+            self.reaches[name, new.partition, node] = 0  # it is deleted on the broker
+        ends = gone & {*old.removing_replicas}
+        assert not ends or {*new.isr} == {*new.replicas} or new.is_moving or self.unclean, (old, new)
+        if gone & {*old.isr} and not self.unclean:
+            assert len(new.isr) >= self.min_isr(name, new), (old, new)
+        assert not new.is_moving or new.recovering or not {*new.target_replicas} <= {*new.isr}, (old, new)
+        return gone
+
     def min_isr(self, name: str, info: Any) -> int:
         state = self.cluster.state
-        return int(state.resolver.min_insync_replicas(state.image, name, len(info.replicas)))
+        return int(state.resolver.min_insync_replicas(state.image, name, info))
 
     def follow_data(self, name: str, old: Any, new: Any) -> None:
         key = (name, new.partition)
@@ -272,7 +299,9 @@ def test_any_history_keeps_the_invariants(
     machine_cluster_factory: Callable[..., Any], seed: int, steps: list[str], unclean: bool, policy: str
 ) -> None:
     """Leader in ISR, ISR and ELR within replicas and disjoint, epochs monotone, no clean election from outside."""
-    watched = Watched(machine_cluster_factory(4, flush_policy=policy), random.Random(seed), unclean=unclean)
+    watched = Watched(
+        machine_cluster_factory(4, flush_policy=policy, level=LEVEL_OF_MOVES), random.Random(seed), unclean=unclean
+    )
     for step in steps:
         watched.step(step)
 
@@ -282,8 +311,19 @@ def test_crashes_lose_nothing_that_an_honest_copy_has(machine_cluster_factory: C
     """docs/correctness.md, "After a crash: who may lead": logs rot, are zeroed, vanish or are older copies, as long as
     one broker that counts has everything; whoever leads has it too. Once all are back and say so, somebody leads."""
     rng = random.Random(seed)
-    watched = Watched(machine_cluster_factory(4), rng, unclean=False)
-    kinds = (*["produce", "start", "expand"] * 3, "fence", "crash", "crash", "hear", "wait_out", "fail_over", "config")
+    watched = Watched(machine_cluster_factory(4, level=LEVEL_OF_MOVES), rng, unclean=False)
+    kinds = (
+        *["produce", "start", "expand"] * 3,
+        "fence",
+        "crash",
+        "crash",
+        "hear",
+        "wait_out",
+        "fail_over",
+        "config",
+        "move",
+        "cancel",
+    )
     for _ in range(200):
         watched.step(rng.choice(kinds))
     for node, broker in watched.cluster.image.brokers.items():
@@ -304,7 +344,9 @@ def test_long_histories(machine_cluster_factory: Callable[..., Any], seed: int, 
     logs = []
     for _ in range(2):
         rng = random.Random(seed)
-        watched = Watched(machine_cluster_factory(4, flush_policy=policy), rng, unclean=seed % 4 == 0)
+        watched = Watched(
+            machine_cluster_factory(4, flush_policy=policy, level=LEVEL_OF_MOVES), rng, unclean=seed % 4 == 0
+        )
         for _ in range(300):
             watched.step(rng.choice(STEPS))
         logs.append(watched.cluster.log)

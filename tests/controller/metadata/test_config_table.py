@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import UUID
+
 import pytest
 
 from strandline.controller.metadata.config_resolver import ConfigResolver, ConfigSource
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import ConfigRecord, MetadataVersionRecord
+from strandline.controller.metadata.records import ConfigRecord, MetadataVersionRecord, PartitionRecord
 from strandline.controller.metadata.settings import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
@@ -17,6 +20,7 @@ from strandline.controller.metadata.settings import (
 )
 from strandline.log.config import LogConfig
 from strandline.proto.errors import ConfigError
+from strandline.proto.ids import LeaderEpoch, PartitionEpoch
 from strandline.proto.words import without_effect
 
 
@@ -25,6 +29,10 @@ def image_with(*configs: tuple[int, str, str, str]) -> MetadataImage:
     delta.apply(MetadataVersionRecord(1))
     delta.apply_all(ConfigRecord(*config) for config in configs)
     return delta.image(0, 1, 0)
+
+
+def partition(replicas: tuple[int, ...], **move: Any) -> PartitionRecord:
+    return PartitionRecord(UUID(int=1), 0, replicas, (1,), (), (), 1, LeaderEpoch(0), PartitionEpoch(0), False, **move)
 
 
 def test_defaults_are_those_of_the_log_and_of_kafka() -> None:
@@ -129,10 +137,18 @@ def test_precedence_and_synonyms() -> None:
 def test_what_all_nodes_must_agree_on_does_not_come_from_one_nodes_file() -> None:
     """Controller and leaders must see one min.insync.replicas: the strict watermark rule and the ELR rest on it."""
     resolver = ConfigResolver({"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}, 1)
-    assert resolver.min_insync_replicas(image_with(), "t", 3) == 2
+    three = image_with((4, "", "min.insync.replicas", "3"))
+    assert resolver.min_insync_replicas(image_with(), "t", partition((1, 2, 3))) == 2
     assert not resolver.unclean_election_enabled(image_with(), "t")
-    assert resolver.min_insync_replicas(image_with((4, "", "min.insync.replicas", "3")), "t", 3) == 3
-    assert resolver.min_insync_replicas(image_with((4, "", "min.insync.replicas", "3")), "t", 2) == 2
+    assert resolver.min_insync_replicas(three, "t", partition((1, 2, 3))) == 3
+    assert resolver.min_insync_replicas(three, "t", partition((1, 2))) == 2
+
+
+def test_a_move_under_way_changes_no_min_insync_replicas() -> None:
+    """Rule B45: replicas that come count once the move is over, and so do those that go."""
+    resolver, image = ConfigResolver({}, 1), image_with((4, "", "min.insync.replicas", "3"))
+    assert resolver.min_insync_replicas(image, "t", partition((2, 3, 1), adding_replicas=(2, 3))) == 1
+    assert resolver.min_insync_replicas(image, "t", partition((1, 2, 3), removing_replicas=(2, 3))) == 3
 
 
 def test_configs_of_a_topic_to_be() -> None:

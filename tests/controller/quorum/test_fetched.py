@@ -27,6 +27,7 @@ from strandline.proto import marks
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import NodeId
+from strandline.proto.steps import Steps
 from strandline.proto.system import SystemClock
 
 ME = ReplicaKey(NodeId(2), UUID(int=2))
@@ -50,7 +51,8 @@ class Tried:
             raise FatalError("nobody can replay this")
         self.values += batch.records
 
-    def load(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+    def load(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> Steps[None]:
+        yield from ()
         if BAD in list(records):
             raise FatalError("nobody can load this")
 

@@ -56,6 +56,7 @@ from strandline.log.real_disk import RealDisk
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.steps import Steps
 
 ONE = ReplicaKey(NodeId(1), UUID(int=7))
 
@@ -298,8 +299,8 @@ def test_a_snapshot_comes_back_under_kafkas_name(tmp_path: Path) -> None:
     assert again.latest == OffsetAndEpoch(12, 3)
     assert again.load(OffsetAndEpoch(12, 3)) == Snapshot(values, None)
     headers = [header for header, _ in iter_batches(path.read_bytes())]
-    assert [header.is_control for header in headers] == [True, False, True]
-    assert [header.base_offset for header in headers] == [0, 1, 1001]
+    assert [header.is_control for header in headers] == [True, False, False, True]
+    assert [header.base_offset for header in headers] == [0, 1, 847, 1001]
     assert {header.leader_epoch for header in headers} == {3}
 
 
@@ -402,7 +403,8 @@ def test_an_own_snapshot_is_read_back_before_it_exists(tmp_path: Path) -> None:
     assert (store.ids, list(tmp_path.iterdir())) == ([], [])
     store = SnapshotStore(RealDisk(), str(tmp_path))
 
-    def refuse(content: Snapshot) -> None:
+    def refuse(content: Snapshot) -> Steps[None]:
+        yield
         assert content == Snapshot([b"a"], None)
         raise FatalError("nobody can load this")
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from strandline.chaos.sim.ports import Ports
+from strandline.controller.metadata.features import NEWEST_LEVEL
 from strandline.proto.error_codes import ErrorCode
 from tests.schedules.groups.site import GaveUp, Site, Wire, find
 
-LEVELS = {"metadata.version": 2, "transaction.version": 2}
+LEVELS = {"metadata.version": NEWEST_LEVEL, "transaction.version": 2}
 AGAIN = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

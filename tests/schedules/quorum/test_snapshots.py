@@ -225,7 +225,8 @@ def test_31_nothing_is_deleted_on_damaged_metadata() -> None:
     )
     taken = publisher.take_snapshot()
     assert taken is not None
-    end_offset, epoch, records = taken
+    end_offset, epoch, made = taken
+    records = list(made)
     damaged = [record for record in records if not isinstance(decode_record(record), PartitionRecord)]
     assert len(damaged) == len(records) - 2
     lost: list[MetadataImage] = []

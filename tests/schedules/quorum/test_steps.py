@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from strandline.chaos.sim.ports import Ports
@@ -15,12 +16,17 @@ from strandline.controller.controller import Controller, ControllerConfig
 from strandline.controller.machine import brokers, topics
 from strandline.controller.machine.sessions import SessionTimes
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.records import PartitionRecord
 from strandline.controller.quorum.api import LeaderAndEpoch
+from strandline.controller.quorum.snapshots import Snapshot, SnapshotStore
+from strandline.controller.raft.messages import OffsetAndEpoch
+from strandline.log.disk import File
 from strandline.log.findings import LogCondition
+from strandline.log.real_disk import RealDisk
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
+from strandline.proto.steps import ITEMS, Steps
 from tests.controller.conftest import MachineCluster
 from tests.schedules.helpers import schedule
 
@@ -61,6 +67,13 @@ def looped(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         asyncio.run(test())
 
     return run
+
+
+class AtOnce(RealDisk):
+    """A disk whose syncs take no turn of the loop."""
+
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        self.sync_now(files, directories)
 
 
 class Stage:
@@ -306,3 +319,38 @@ async def test_a39_a_broker_is_unregistered_in_steps() -> None:
     request = broker_api.UnregisterBrokerRequest(NodeId(1))
     await stage.run(lambda state, _: brokers.unregister_broker(state, request))
     assert 1 not in stage.image.brokers
+
+
+@schedule(
+    157,
+    rule="A39: a snapshot of everything is made and tried in steps",
+    mutant=("snapshots-are-encoded-in-one-turn", "snapshots-are-tried-in-one-turn"),
+)
+async def test_157_a_snapshot_of_very_much_holds_nobody_up(tmp_path: Path) -> None:
+    """The metadata of 100,000 partitions are encoded, written, read back and replayed: in one go that takes seconds, in
+    which a controller answers no vote and no heartbeat, and the next one is elected."""
+    cluster = MachineCluster(3)
+    cluster.create("large", [[1, 2, 3]] * 3_000)
+    publisher = ImagePublisher("test-cluster")
+    publisher.image = cluster.image
+    rehearsal = ImageRehearsal(publisher)
+    taken = publisher.take_snapshot()
+    assert taken is not None
+    end, epoch, records = taken
+    turns = {"encoded": 0, "tried": 0}
+    now = "encoded"
+
+    async def look_on() -> None:
+        while True:
+            turns[now] += 1
+            await asyncio.sleep(0)
+
+    def check(content: Snapshot) -> Steps[None]:
+        nonlocal now
+        now = "tried"
+        yield from rehearsal.load(end, epoch, content.records)
+
+    looking = asyncio.create_task(look_on())
+    await SnapshotStore(AtOnce(), str(tmp_path)).write(OffsetAndEpoch(end, epoch), records, timestamp_ms=1, check=check)
+    looking.cancel()
+    assert min(turns.values()) >= 3_000 // ITEMS

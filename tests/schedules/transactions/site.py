@@ -12,7 +12,7 @@ from strandline.client.types import NewTopic
 from strandline.cluster.groups.partitions import partition_of
 from strandline.cluster.transactions.commands import Producer
 from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
-from strandline.controller.metadata.features import TRANSACTION_TOPIC
+from strandline.controller.metadata.features import NEWEST_LEVEL, TRANSACTION_TOPIC
 from strandline.log.batch import Record, build_batch
 from strandline.log.partition_log import PartitionLog
 from strandline.log.segment import pread_blocking
@@ -29,7 +29,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "6",
 }
 TOPIC = "t"
-LEVELS = {"metadata.version": 2, "transaction.version": 2}
+LEVELS = {"metadata.version": NEWEST_LEVEL, "transaction.version": 2}
 
 
 class TransactionSite(ClusterStage):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -21,7 +21,16 @@ from strandline.client.aio.admin_base import (
 )
 from strandline.client.descriptions import by_topic, described, described_with_elr, each_once, new_topic
 from strandline.client.metadata import topic_view
-from strandline.client.types import CreatedTopic, Election, EpochEnd, ListedOffset, NewTopic, TopicDescription
+from strandline.client.types import (
+    CreatedTopic,
+    Election,
+    EpochEnd,
+    ListedOffset,
+    MoveOutcome,
+    NewTopic,
+    PartitionMove,
+    TopicDescription,
+)
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -104,6 +113,40 @@ class TopicAdmin(AdminBase):
             "topic_partitions": None if partitions is None else by_topic(partitions),
         }
         return Question(values, _elections, alone, words=_first_words)
+
+    @Operation(Api.ALTER_PARTITION_REASSIGNMENTS)
+    async def alter_partition_reassignments(
+        self,
+        moves: Mapping[TopicPartition, Sequence[int] | None] | Mapping[tuple[str, int], Sequence[int] | None],
+    ) -> Question[list[MoveOutcome]]:
+        """Move partitions to these brokers, the preferred leader first; None: cancel the move under way. It returns
+        once the moves have begun: `list_partition_reassignments` says which are under way. A move of a partition that
+        is moving replaces that one.
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED; UNSUPPORTED_VERSION: the cluster is at a level without moves. The
+                error of one partition stands in its result.
+        """
+        wanted = {TopicPartition(*item): replicas for item, replicas in moves.items()}
+
+        def asked(item: TopicPartition) -> dict[str, Any]:
+            replicas = wanted[item]
+            return {"partition_index": item.partition, "replicas": None if replicas is None else tuple(replicas)}
+
+        values = {"allow_replication_factor_change": True, "topics": by_topic(wanted, "name", asked)}
+        return Question(values, _move_outcomes, alone)
+
+    @Operation(Api.LIST_PARTITION_REASSIGNMENTS)
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
+    ) -> Question[dict[TopicPartition, PartitionMove]]:
+        """The moves under way, of these partitions or of all: the others are not moving, or there are none such.
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED.
+        """
+        topics = None if partitions is None else by_topic(partitions, "name", parts="partition_indexes")
+        return Question({"topics": topics}, _moves, alone)
 
     @Operation(Api.METADATA)
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
@@ -245,6 +288,24 @@ def _elections(answer: Any) -> list[Election]:
         for one in topic.partition_result
     ]
     return sorted(found, key=lambda one: (one.topic, one.partition))
+
+
+def _move_outcomes(answer: Any) -> list[MoveOutcome]:
+    return [
+        MoveOutcome(topic.name, one.partition_index, one.error_code, one.error_message or "")
+        for topic in answer.responses
+        for one in topic.partitions
+    ]
+
+
+def _moves(answer: Any) -> dict[TopicPartition, PartitionMove]:
+    return {
+        TopicPartition(topic.name, one.partition_index): PartitionMove(
+            one.replicas, one.adding_replicas, one.removing_replicas
+        )
+        for topic in answer.topics
+        for one in topic.partitions
+    }
 
 
 def _first_words(answer: Any) -> str:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from strandline.cluster.broker.refusal import refused
 from strandline.cluster.broker.request import Charge, Exchange, RequestContext
 from strandline.cluster.broker.slow_requests import some_of
+from strandline.cluster.transactions.connections import ConnectionSuperseded
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.kafka import schema
@@ -238,6 +239,9 @@ class _SchemaApi:
             message = await self._answer(call)
         except KafkaError as error:
             message = self._refuse(call, error.code, error.message)
+        except ConnectionSuperseded as error:
+            exchange.drop_connection(str(error))  # rule C20/superseded-connections-stay-open
+            return
         self._respond(exchange, message)
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:

@@ -36,6 +36,7 @@ from strandline.cluster.broker.handlers.offsets import OffsetsHandler
 from strandline.cluster.broker.handlers.produce import ProduceHandler
 from strandline.cluster.broker.handlers.producers import ProducersHandler
 from strandline.cluster.broker.handlers.quotas import QuotasHandler
+from strandline.cluster.broker.handlers.reassignments import ReassignmentsHandler
 from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, SaslHandshakeHandler
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
@@ -113,6 +114,7 @@ class Broker:
         kept: what it remembers for them between their requests, beside that budget.
         loop_time: what clients take of this node's loop.
         connection_limits: how many connections they may have.
+        connection_numbers: in the order in which they were accepted.
         handlers: one of each class.
         apis: by API key, bound to the handlers.
         quotas: what clients may take; None while no quota is set.
@@ -126,6 +128,7 @@ class Broker:
         self.kept = KeptMemory(config.memory_bytes // KEPT_PART)
         self.loop_time = LoopTime(clock)
         self.connection_limits = ConnectionLimits(config)
+        self.connection_numbers = parts.transactions.connection_numbers
         self.quotas: ClientQuotas | None = None
         self._window_shape = WindowShape(config.quota_windows, config.quota_window_s * 1000)
         self._groups = parts.groups
@@ -279,6 +282,7 @@ def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
         timeout_ms=parts.config.request_timeout_ms,
     )
     yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
+    yield ReassignmentsHandler(image=parts.image, authorizer=parts.authorizer, controller=parts.controller)
     yield FeaturesHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)
     yield WriteMarkersHandler(

@@ -162,6 +162,7 @@ class KafkaListener:
     def opened(self, connection: KafkaConnection) -> None:
         self._connections[connection] = seen = _Seen(self.clock.monotonic_ms())
         self.stats.connections += 1
+        connection.peer.number = self._broker.connection_numbers.next()
         refusal = self._broker.connection_limits.admit(connection.peer.host)
         seen.counted = not refusal
         if refusal:

@@ -84,10 +84,11 @@ class Peer:
         host: its address, or "" where the transport has none.
         sasl: its gate, on a listener with SASL.
         is_stranger: it has not gone through that gate yet.
+        number: the later a connection was accepted, the higher; 0 of none.
         software_name, software_version: from ApiVersions 3 and later, else "unknown".
     """
 
-    __slots__ = ("host", "is_stranger", "listener", "principal", "sasl", "software_name", "software_version")
+    __slots__ = ("host", "is_stranger", "listener", "number", "principal", "sasl", "software_name", "software_version")
 
     def __init__(self, listener: str, host: str, principal: str = ANONYMOUS) -> None:
         self.listener = listener
@@ -95,6 +96,7 @@ class Peer:
         self.principal = principal
         self.sasl: Gate | None = None
         self.is_stranger = False
+        self.number = 0
         self.software_name = UNKNOWN_SOFTWARE
         self.software_version = UNKNOWN_SOFTWARE
 

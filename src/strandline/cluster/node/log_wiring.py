@@ -61,7 +61,7 @@ for _method, _number in _NUMBERS.items():
     setattr(LevelledLogger, _method, _levelled(_method, _number))
 
 
-class OurLoggers:
+class LevelledLoggers:
     """Makes the printers of structlog's loggers, by name, and keeps their thresholds."""
 
     def __init__(self, levels: LogLevels) -> None:

@@ -103,6 +103,11 @@ def _of_process(node: ObservedNode) -> Iterator[Metric]:
         node.loop_lag.take_max(),
     )
     yield _gauge("strandline_ready", "1 when this node does its work, else 0.", int(node.ready))
+    yield _gauge(
+        "strandline_clock_ahead_ms",
+        "How far the wall clock was set ahead and is not believed, in milliseconds; 0 where it is.",
+        node.believed.ahead_ms,
+    )
     yield from _of_disk(node)
 
 
@@ -192,6 +197,11 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
         prefix + "underreplicatedpartitions",
         "Partitions led here whose ISR lacks a replica.",
         replicas.under_replicated(),
+    )
+    yield _gauge(
+        prefix + "reassigningpartitions",
+        "Partitions led here that are moving to other brokers.",
+        replicas.reassigning(),
     )
     yield _gauge(
         prefix + "underminisrpartitioncount",

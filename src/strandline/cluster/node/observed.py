@@ -15,6 +15,7 @@ from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.log_dirs import LogDirs
 from strandline.log.watched_disk import WatchedDisk
+from strandline.proto.believed import BelievedClock
 from strandline.proto.ports import Clock
 
 
@@ -29,6 +30,7 @@ class ObservedNode(Protocol):
     """
 
     clock: Clock
+    believed: BelievedClock
     disk: WatchedDisk
     log_dirs: LogDirs
     quorum: Quorum

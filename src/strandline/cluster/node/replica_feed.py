@@ -108,12 +108,14 @@ class ReplicaFeed:
             leader_epoch=info.leader_epoch,
             partition_epoch=info.partition_epoch,
             recovering=info.recovering,
-            min_insync_replicas=resolver.min_insync_replicas(image, topic.name, len(info.replicas)),
+            min_insync_replicas=resolver.min_insync_replicas(image, topic.name, info),
             log_config=resolver.log_config(image, topic.name),
             unclean_leader_election=resolver.unclean_election_enabled(image, topic.name),
             leader_throttled=resolver.leader_throttled(image, topic.name, info.partition),
             follower_throttled=resolver.follower_throttled(image, topic.name, info.partition),
             tier=image.tier(topic.topic_id, info.partition),
+            adding=info.adding_replicas,
+            removing=info.removing_replicas,
         )
 
 

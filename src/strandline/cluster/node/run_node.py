@@ -24,7 +24,7 @@ from strandline.cluster.broker.log_levels import ROOT, LogLevels
 from strandline.cluster.node.blocked_loop import BlockedLoop, end_process
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.log_flood import FloodFilter, FloodProcessor
-from strandline.cluster.node.log_wiring import KAFKAS_WORDS, LevelledLogger, OurLoggers
+from strandline.cluster.node.log_wiring import KAFKAS_WORDS, LevelledLogger, LevelledLoggers
 from strandline.cluster.node.node_loop import NodeLoop, collect_seldom
 from strandline.cluster.node.ports import holder_of, is_free
 from strandline.cluster.node.world import system_world
@@ -214,7 +214,7 @@ def configure_logging(level: str, form: str) -> LogLevels:
     structlog.configure(
         processors=[FloodProcessor(flood), *shared, renderer],
         wrapper_class=LevelledLogger,
-        logger_factory=(ours := OurLoggers(levels)),
+        logger_factory=(ours := LevelledLoggers(levels)),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)

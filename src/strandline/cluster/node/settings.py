@@ -186,8 +186,8 @@ class Identity(Settings, scope=Scope.NODE):
         parse_listeners,
         "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:19092,HTTP://127.0.0.1:8092",
         "Where this node listens, as NAME://host:port; 0.0.0.0 and [::] are all IPv4 and IPv6 addresses. "
-        "INTERNAL is gRPC between nodes, HTTP serves /metrics, /healthz, "
-        "/readyz and /trace (leave it out for none), any other name speaks Kafka's protocol. Port 0: any free one.",
+        "INTERNAL is gRPC between nodes, HTTP serves /metrics, /healthz, /readyz, /stacks and /trace (leave it out for "
+        "none), any other name speaks Kafka's protocol. Port 0: any free one.",
         LISTENERS,
         type=ConfigType.LIST,
     )

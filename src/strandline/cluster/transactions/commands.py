@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from strandline.cluster.transactions.connections import NO_CONNECTION
 from strandline.log.transactions import Marker
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.transaction_records import NO_EPOCH, NO_ID
@@ -26,6 +27,11 @@ class NeedsProducerId(NamedTuple):
     """Answer to a command that lacks a fresh producer id: give it again, with one."""
 
 
+class Superseded(NamedTuple):
+    """Answer to a command of the first protocol that is not carried out: its producer has asked by a newer connection,
+    or may have asked another coordinator since it opened this one. Nobody waits for an answer of it."""
+
+
 class InitProducer(NamedTuple):
     """A producer begins, and fences the one before. Answered with its `Producer`.
 
@@ -45,7 +51,11 @@ class InitProducer(NamedTuple):
 
 
 class AddPartitions(NamedTuple):
-    """Partitions become part of the producer's transaction, which begins with the first. Answered with None.
+    """Partitions become part of the producer's transaction, which begins with the first. Answered with None, or
+    `Superseded`.
+
+    Attributes:
+        connection: by which a client of the first protocol asks.
 
     Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
     """
@@ -54,6 +64,7 @@ class AddPartitions(NamedTuple):
     producer_id: int
     producer_epoch: int
     partitions: frozenset[TopicPartition]
+    connection: int = NO_CONNECTION
 
 
 class VerifyPartitions(NamedTuple):
@@ -67,11 +78,13 @@ class VerifyPartitions(NamedTuple):
 
 
 class EndTransaction(NamedTuple):
-    """Commit or abort, answered when that is decided for good: with the `Producer` of the next transaction.
+    """Commit or abort, answered when that is decided for good: with the `Producer` of the next transaction, or
+    `Superseded`.
 
     Attributes:
         version: of the client's protocol, by the version of its request.
         spare_id: a fresh producer id, if the command needs one; -1 none.
+        connection: by which a client of the first protocol asks.
 
     Errors: as of AddPartitions, and INVALID_TXN_STATE.
     """
@@ -82,6 +95,7 @@ class EndTransaction(NamedTuple):
     commit: bool
     version: int
     spare_id: int = NO_ID
+    connection: int = NO_CONNECTION
 
 
 class MarkerOrder(NamedTuple):

@@ -2,8 +2,10 @@
 
 A marker that is sent again while the first copy waits for its replicas joins that one. A copy that comes when the
 first one is committed, from a connection that was slow, is answered and not written: under protocol version 1 the next
-transaction may have the same epoch, and it would be ended by the marker of the last one (schedule 124). An order's
-number tells the copies; what a leader remembers of them is of its process alone.
+transaction may have the same epoch, and it would be ended by the marker of the last one (schedule 124). Orders of one
+process have rising numbers, and a producer's transactions follow one another. So the last order of each producer in
+each partition tells what is late, however many others have ended theirs meanwhile (schedule 134); what a leader
+remembers of them is of its process alone.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ NO_ORDER = 0
 """Number of what an operator has written: as often as it is asked for."""
 
 REMEMBERED_MAX = 10_000
-"""Markers that were committed and are remembered, the latest: about 3 MB."""
+"""Producers in partitions whose last marker is remembered, the latest: about 3 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +129,18 @@ class _Copy(NamedTuple):
     order: int
 
 
+class _Last(NamedTuple):
+    """The last order of a producer in a partition."""
+
+    sender: Sender
+    order: int
+
+
 class MarkerWriter:
     """Has the replicas of this broker append markers.
 
-    Invariants: a marker of an order is not written again while it is being written, nor once it is committed and
-    remembered.
+    Invariants: a marker of an order is not written again while it is being written, nor once it, or that of a later
+    order, is committed and remembered.
     """
 
     def __init__(self, replicas: AppendsMarkers, groups: WritesOffsetMarkers, report: Report) -> None:
@@ -140,7 +149,7 @@ class MarkerWriter:
         self._groups = groups
         self._report = report
         self._writing: dict[_Copy, asyncio.Future[ErrorCode]] = {}
-        self._written: dict[_Copy, None] = {}
+        self._written: dict[tuple[TopicPartition, int], _Last] = {}
 
     async def write(self, sender: Sender, wanted: Sequence[MarkerToWrite]) -> list[ErrorCode]:
         """Append markers; a result for each partition of each, in order, once it is known or after a while.
@@ -162,7 +171,7 @@ class MarkerWriter:
         if writing is not None:  # rule C16/a-copy-is-written-beside-the-first
             return writing
         result: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        if copy in self._written:  # rule C16/a-late-copy-is-written
+        if self._is_late(copy):  # rule C16/a-late-copy-is-written
             result.set_result(ErrorCode.NONE)
             return result
         self._writing[copy] = result
@@ -173,6 +182,12 @@ class MarkerWriter:
                 copy.partition, copy.marker, transaction_version, lambda outcome: self._end(copy, outcome.error)
             )
         return result
+
+    def _is_late(self, copy: _Copy) -> bool:
+        """Whether this order's marker is written, or a later one's of the same producer."""
+        last = self._written.get((copy.partition, copy.marker.producer_id))
+        # rule C21/later-orders-are-not-known
+        return last is not None and last.sender == copy.sender and NO_ORDER < copy.order <= last.order
 
     async def _write_to_group(self, copy: _Copy, transaction_version: int) -> None:
         try:
@@ -186,8 +201,10 @@ class MarkerWriter:
         if not result.done():
             result.set_result(code)
         if code is ErrorCode.NONE and copy.order != NO_ORDER:
-            self._written[copy] = None
-            if len(self._written) > REMEMBERED_MAX:
+            key = copy.partition, copy.marker.producer_id
+            self._written.pop(key, None)
+            self._written[key] = _Last(copy.sender, copy.order)
+            if len(self._written) > REMEMBERED_MAX:  # rule C21/as-many-markers-as-producers-are-remembered
                 del self._written[next(iter(self._written))]
 
     # Calls of other brokers

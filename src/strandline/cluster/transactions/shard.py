@@ -27,9 +27,11 @@ from strandline.cluster.transactions.commands import (
     MarkersWritten,
     NeedsProducerId,
     Producer,
+    Superseded,
     VerifyPartitions,
 )
 from strandline.cluster.transactions.config import TransactionConfig
+from strandline.cluster.transactions.connections import NO_CONNECTION, NewestConnections
 from strandline.cluster.transactions.endings import BY_EPOCH, BY_STATE, Ending
 from strandline.controller.metadata.features import TRANSACTION_TOPIC
 from strandline.log.transactions import Marker
@@ -67,6 +69,7 @@ class TransactionShard:
 
     Args:
         version: the cluster's level of transaction.version; it decides how the coordinator itself ends a transaction.
+        newest_connection: of this broker, as its leadership begins.
 
     Invariants:
     - an id of which a change is under way is in `_pending`, and no other change of it begins;
@@ -75,7 +78,12 @@ class TransactionShard:
     """
 
     def __init__(
-        self, config: TransactionConfig, partition: int, coordinator_epoch: LeaderEpoch, version: Callable[[], int]
+        self,
+        config: TransactionConfig,
+        partition: int,
+        coordinator_epoch: LeaderEpoch,
+        version: Callable[[], int],
+        newest_connection: int = NO_CONNECTION,
     ) -> None:
         self._config = config
         self._partition = partition
@@ -85,6 +93,7 @@ class TransactionShard:
         self._timers = Timers()
         self._values: dict[str, TransactionValue] = {}
         self._pending: set[str] = set()
+        self._connections = NewestConnections(newest_connection)
         self._orders: dict[str, MarkerOrder] = {}
         self._orders_given = 0
         self._deadlines: dict[str, tuple[int, float]] = {}
@@ -102,6 +111,7 @@ class TransactionShard:
         transactional_id = TRANSACTION.read_key(record.key).transactional_id
         if record.value is None:
             self._values.pop(transactional_id, None)
+            self._connections.forget(transactional_id)
         else:
             self._values[transactional_id] = TRANSACTION.read(record.value)
 
@@ -248,7 +258,7 @@ class TransactionShard:
             client_version=0,
             last_epoch=last_epoch,
         )
-        self._change(transactional_id, begun, to=to, answer=Producer(begun.producer_id, epoch))
+        self._begin(transactional_id, begun, to)
 
     def _begin_anew(
         self, command: InitProducer, before: TransactionValue | None, last_epoch: int, to: Any, now: Now
@@ -269,7 +279,15 @@ class TransactionShard:
             started_ms=NEVER,
             last_epoch=last_epoch,
         )
-        self._change(command.transactional_id, value, to=to, answer=Producer(command.spare_id, 0))
+        self._begin(command.transactional_id, value, to)
+
+    def _begin(self, transactional_id: str, begun: TransactionValue, to: Any) -> None:
+        producer = Producer(begun.producer_id, begun.producer_epoch)
+
+        def go_on(_now: Now) -> None:
+            self._connections.begins(transactional_id, *producer)
+
+        self._change(transactional_id, begun, to=to, answer=producer, go_on=go_on)
 
     # Partitions
 
@@ -288,7 +306,18 @@ class TransactionShard:
             raise _concurrent(transactional_id)
         return value
 
+    def _counts(self, command: AddPartitions | EndTransaction) -> bool:
+        """Whether the producer asks by its newest connection; one that may not write is refused for that."""
+        value = self._values.get(command.transactional_id)
+        named = command.producer_id, command.producer_epoch
+        if value is None or named != (value.producer_id, value.producer_epoch):
+            return True
+        return self._connections.takes(command.transactional_id, *named, command.connection)
+
     def _add(self, command: AddPartitions, to: Any, now: Now) -> None:
+        if not self._counts(command):
+            self._out.reply(to, Superseded())
+            return
         value = self._held(command)
         ongoing = value.state is TransactionState.ONGOING
         if not command.partitions or (ongoing and command.partitions <= value.partitions):
@@ -319,6 +348,9 @@ class TransactionShard:
     # Ends
 
     def _end(self, command: EndTransaction, to: Any, now: Now) -> None:
+        if not self._counts(command):
+            self._out.reply(to, Superseded())
+            return
         transactional_id = command.transactional_id
         value = self._value(transactional_id)
         by_epoch = command.version >= EPOCH_VERSION
@@ -349,7 +381,7 @@ class TransactionShard:
                 client_version=EPOCH_VERSION,
             )
             following = Producer(command.spare_id, 0) if exhausted else following._replace(epoch=following.epoch + 1)
-        self._decide(transactional_id, decided, to=to, answer=following)
+        self._decide(transactional_id, decided, to=to, answer=following, begins=following if by_epoch else None)
 
     def _done_before(self, command: EndTransaction, value: TransactionValue, to: Any, now: Now) -> None:
         """Answer with the producer that there is. Its epoch may be beyond those that producers are given, where it
@@ -382,8 +414,18 @@ class TransactionShard:
         )
         self._decide(transactional_id, decided, to=to, answer=answer)
 
-    def _decide(self, transactional_id: str, decided: TransactionValue, *, to: Any, answer: Any) -> None:
+    def _decide(
+        self,
+        transactional_id: str,
+        decided: TransactionValue,
+        *,
+        to: Any,
+        answer: Any,
+        begins: Producer | None = None,
+    ) -> None:
         def go_on(now: Now) -> None:
+            if begins is not None:
+                self._connections.begins(transactional_id, *begins)
             self._order_markers(transactional_id, now)
 
         self._change(transactional_id, decided, to=to, answer=answer, go_on=go_on)

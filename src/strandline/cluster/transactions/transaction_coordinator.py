@@ -20,9 +20,15 @@ from strandline.cluster.transactions.commands import (
     MarkersWritten,
     NeedsProducerId,
     Producer,
+    Superseded,
     VerifyPartitions,
 )
 from strandline.cluster.transactions.config import TransactionConfig
+from strandline.cluster.transactions.connections import (
+    NO_CONNECTION,
+    ConnectionNumbers,
+    ConnectionSuperseded,
+)
 from strandline.cluster.transactions.shard import TransactionShard
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.features import TRANSACTION_TOPIC
@@ -31,6 +37,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, ProducerId, TopicPartition
 from strandline.proto.kafka.transaction_records import NO_EPOCH, NO_ID, TransactionValue
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
 
@@ -52,7 +59,10 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     """Commands of transactional ids to the shard that has them.
 
     Methods that ask raise KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, or what
-    the shard says.
+    the shard says; and ConnectionSuperseded, which closes the connection.
+
+    Attributes:
+        connection_numbers: of this broker's clients.
     """
 
     none_yet = "no transactional id has been used yet"
@@ -70,6 +80,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         settle_ms: float = SETTLE_MS,
     ) -> None:
         self.config = config
+        self.connection_numbers = numbers = ConnectionNumbers()
         self._markers = markers
         self._new_producer_id = new_producer_id
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
@@ -77,7 +88,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             replicas=replicas,
             clock=clock,
             make_shard=lambda partition, epoch: TransactionShard(
-                config, partition, epoch, lambda: image().transaction_version
+                config, partition, epoch, lambda: image().transaction_version, numbers.newest
             ),
             write_timeout_ms=WRITE_TIMEOUT_MS,
             on_order=lambda order: markers.send(order, self._markers_written),
@@ -123,29 +134,40 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         partitions: frozenset[TopicPartition],
         *,
         verify_only: bool = False,
+        connection: int = NO_CONNECTION,
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Make partitions part of the producer's transaction, or (`verify_only`) say which are: NONE, or
-        TRANSACTION_ABORTABLE.
+        TRANSACTION_ABORTABLE. `connection`: by which a client of the first protocol asks.
 
         Raises:
             KafkaError: also INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
         """
-        kind = VerifyPartitions if verify_only else AddPartitions
-        answer: Mapping[TopicPartition, ErrorCode] | None = await self.ask(
-            transactional_id, kind(transactional_id, producer_id, producer_epoch, partitions)
-        )
+        named = transactional_id, producer_id, producer_epoch, partitions
+        command = VerifyPartitions(*named) if verify_only else AddPartitions(*named, connection)
+        answer: Any = _counted(await self.ask(transactional_id, command))
         return dict.fromkeys(partitions, ErrorCode.NONE) if answer is None else answer
 
-    async def add_offsets(self, transactional_id: str, producer_id: int, producer_epoch: int, group_id: str) -> None:
+    async def add_offsets(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, group_id: str, connection: int
+    ) -> None:
         """Make the offsets of a group part of the producer's transaction. Raises KafkaError as `add_partitions`."""
         topic = self._image().topics.get(OFFSETS_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being created")
         partition = TopicPartition(OFFSETS_TOPIC, partition_of(group_id, len(topic.partitions)))
-        await self.add_partitions(transactional_id, producer_id, producer_epoch, frozenset((partition,)))
+        await self.add_partitions(
+            transactional_id, producer_id, producer_epoch, frozenset((partition,)), connection=connection
+        )
 
     async def end(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool, version: int
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        version: int,
+        connection: int = NO_CONNECTION,
     ) -> Producer:
         """Commit or abort, by the version of the client's protocol; returns when that is decided for good, with the
         producer of the next transaction.
@@ -153,7 +175,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         Raises:
             KafkaError: also INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
         """
-        return await self._with_id(EndTransaction(transactional_id, producer_id, producer_epoch, commit, version))
+        named = transactional_id, producer_id, producer_epoch
+        return await self._with_id(EndTransaction(*named, commit, version, connection=connection))
 
     async def _with_id(self, command: InitProducer | EndTransaction) -> Producer:
         """The answer of a command that may need a fresh producer id: an id is taken only where it is."""
@@ -161,7 +184,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         while isinstance(answer, NeedsProducerId):
             spare = command._replace(spare_id=await self._new_producer_id())
             answer = await self.ask(command.transactional_id, spare)
-        made: Producer = answer
+        made: Producer = _counted(answer)
         return made
 
     async def list_transactions(self, command: ListTransactions) -> list[ListedTransaction]:
@@ -184,3 +207,11 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             transactional_id, DescribeTransaction(transactional_id), asked_ms=asked_ms
         )
         return found
+
+
+def _counted(answer: Any) -> Any:
+    """The answer. Raises ConnectionSuperseded: there is none."""
+    if isinstance(answer, Superseded):
+        mark("older-connection")
+        raise ConnectionSuperseded("its producer of transactions has asked, or may have asked, by a newer connection")
+    return answer

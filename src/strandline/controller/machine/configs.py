@@ -155,7 +155,5 @@ def _consequences(state: MachineState, records: list[MetadataRecord]) -> list[Me
 
 
 def _min_isr_rises(state: MachineState, after: MetadataImage, topic: TopicInfo, partition: PartitionRecord) -> bool:
-    old, new = (
-        state.resolver.min_insync_replicas(image, topic.name, len(partition.replicas)) for image in (state.image, after)
-    )
+    old, new = (state.resolver.min_insync_replicas(image, topic.name, partition) for image in (state.image, after))
     return new > old

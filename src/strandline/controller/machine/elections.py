@@ -69,7 +69,7 @@ def _elect_one(
         topic,
         partition,
         "preferred election asked for" if preferred else "unclean election asked for",
-        election=Election.PREFERRED if preferred else Election.UNCLEAN,
+        election=Election.PREFERRED if preferred else Election.ANY,
         patient=preferred,
     )
     record = change.build()

@@ -115,7 +115,7 @@ def _outcome(state: MachineState, topic: TopicInfo, partition: PartitionRecord) 
         partition_epoch=partition.partition_epoch,
         isr=partition.isr,
         recovering=partition.recovering,
-        min_insync_replicas=state.resolver.min_insync_replicas(state.image, topic.name, len(partition.replicas)),
+        min_insync_replicas=state.resolver.min_insync_replicas(state.image, topic.name, partition),
     )
 
 

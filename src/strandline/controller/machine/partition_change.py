@@ -17,6 +17,9 @@ A replica whose disk is full takes no writes, and one that has rotted cannot be 
 and is in the ISR, only where no member that is fit is left
 (schedule 57). Its log counts like any other, so it is as eligible as it was.
 
+A move (KIP-455) is over with the change that leaves every replica of its target in the ISR (rule B44): the record sets
+the target, takes those that were to go out of the ISR, and lets a member of the target lead.
+
 At last, where the topic or an operator allows an unclean election, the live replica with the greatest (last epoch, log
 end). The last known leader and an unclean one may lack committed records: the ISR becomes the new leader alone, and the
 partition is RECOVERING.
@@ -38,7 +41,8 @@ class Election(Enum):
 
     ONLINE = "keep a leader that may lead, else elect a clean one"
     PREFERRED = "the first replica, if it is in the ISR, even if another one leads"
-    UNCLEAN = "as ONLINE, and at last any live replica"
+    UNCLEAN = "as ONLINE, and at last any live replica, but for those that a move is adding"
+    ANY = "as UNCLEAN, and those too: their logs may be empty"
 
 
 class Rule(Enum):
@@ -63,6 +67,35 @@ class LogPosition(NamedTuple):
 
     last_epoch: LeaderEpoch
     log_end_offset: Offset
+
+
+class Assignment(NamedTuple):
+    """Where the replicas of a partition are, and what a move under way makes of that.
+
+    Attributes:
+        replicas: all, those of the target first.
+        adding, removing: those of them that come and those that go; neither: no move.
+    """
+
+    replicas: tuple[NodeId, ...]
+    adding: tuple[NodeId, ...] = ()
+    removing: tuple[NodeId, ...] = ()
+
+    @property
+    def target(self) -> tuple[NodeId, ...]:
+        """The replicas once the move is over."""
+        return tuple(node for node in self.replicas if node not in self.removing)
+
+    @property
+    def guarded(self) -> int:
+        """How many replicas min.insync.replicas is held against: a move under way changes that no more than it has
+        replicas yet (rule B45)."""
+        return len(self.replicas) - len(self.adding)
+
+
+def assignment_of(partition: PartitionRecord) -> Assignment:
+    """As the metadata have it."""
+    return Assignment(partition.replicas, partition.adding_replicas, partition.removing_replicas)
 
 
 Rank = Callable[[Sequence[NodeId]], Sequence[NodeId]]
@@ -104,6 +137,8 @@ class PartitionChange:
     * a replica leaves ISR and ELR together only if it is in doubt, or has lost its log, was in neither, or the ISR
       reached min ISR;
     * a member in doubt is in neither, and their list is empty while |ISR| >= min ISR;
+    * a record that ends a move, or takes a replica away, raises the leader epoch: no leader counts on what it knew of a
+      replica before that was away, nor goes on by the min ISR of fewer replicas (rule B46);
     * an election of the greatest log in doubt, and an unclean one, leave ISR = {leader}, ELR empty; only the unclean
       one leaves the partition recovering.
     """
@@ -116,6 +151,7 @@ class PartitionChange:
         min_isr: int,
         election: Election = Election.ONLINE,
         target_isr: tuple[NodeId, ...] | None = None,
+        assignment: Assignment | None = None,
         recovering: bool | None = None,
         doubtful: NodeId = NO_NODE,
         lost: NodeId = NO_NODE,
@@ -128,7 +164,10 @@ class PartitionChange:
         on_wait: Callable[[bool], None] = nobody_listens,
         reason: str = "",
     ) -> None:
-        """`doubtful`: its log may lack the end that it had. `lost`: its log lacks what it had, for certain.
+        """`min_isr`: min.insync.replicas, whatever the number of replicas. `assignment`: the one that it gets; None: it
+        stays as it is.
+
+        `doubtful`: its log may lack the end that it had. `lost`: its log lacks what it had, for certain.
 
         `synced`: nothing was acknowledged that its ISR had not synced (flush.policy=ack on every replica's broker).
         `is_fit`: its broker has not said that its disk is full, nor that the replica has rotted.
@@ -138,10 +177,13 @@ class PartitionChange:
         """
         self._partition = partition
         self._acceptable = acceptable
-        self._min_isr = min_isr
         self._election = election
         self._is_fit = is_fit
-        self._isr = self._without_the_unfit(partition.isr if target_isr is None else target_isr)
+        self._assignment = assignment_of(partition) if assignment is None else assignment
+        wanted = partition.isr if target_isr is None else target_isr
+        self._isr = self._without_the_unfit(tuple(node for node in wanted if node in self._assignment.replicas))
+        self._configured_min_isr = min_isr
+        self._min_isr = min(min_isr, self._assignment.guarded)
         self._elr = partition.eligible_leader_replicas
         self._recovering = partition.recovering if recovering is None else recovering
         self._doubtful = doubtful
@@ -154,12 +196,15 @@ class PartitionChange:
         self._on_wait = on_wait
         self._waits = False
         self._reason = reason
+        self.ends_move = False
+        """The move under way is over with it."""
         self.rule = Rule.KEPT
         """Rule by which the leader of the record leads."""
 
     def build(self) -> PartitionChangeRecord | None:
         """The record, or None when the partition stays as it is."""
         old = self._partition
+        self._end_move()
         self._elr = self._next_elr()
         leader, rule = self._elect()
         self.rule = rule
@@ -175,18 +220,48 @@ class PartitionChange:
             self._isr = (leader,)  # rule B10/unclean-leader-keeps-the-isr
             self._elr = ()  # rule B10/unclean-leader-keeps-the-eligible
             self._recovering = True  # rule B10/unclean-leader-does-not-recover
+        self._end_move()  # rule B44/moves-end-for-elected-leaders-alone
+        assignment = self._assignment
         last_known = self._next_in_doubt(rule) if self._synced else self._next_last_known_leader(leader)
         record = PartitionChangeRecord(
             topic_id=old.topic_id,
             partition=old.partition,
+            replicas=None if assignment.replicas == old.replicas else assignment.replicas,
             isr=None if self._isr == old.isr else self._isr,
             eligible_leader_replicas=None if self._elr == old.eligible_leader_replicas else self._elr,
             last_known_elr=None if last_known == old.last_known_elr else last_known,
-            leader=None if leader == old.leader else leader,
+            leader=None if leader == old.leader and not self._must_begin_anew() else leader,
             recovering=None if self._recovering == old.recovering else self._recovering,
-            reason=self._reason if rule is Rule.KEPT else f"{self._reason}: {rule.value}",
+            reason=self._words(rule),
+            adding_replicas=None if assignment.adding == old.adding_replicas else assignment.adding,
+            removing_replicas=None if assignment.removing == old.removing_replicas else assignment.removing,
         )
         return record if _changes(record) else None
+
+    def _end_move(self) -> None:
+        """End the move if every replica of its target is in the ISR: before the election, so that one of them leads;
+        and after it, for an ISR that is the new leader alone. Not while what an unclean election lost may be on those
+        that are to go."""
+        target = self._assignment.target
+        if target == self._assignment.replicas and not self._assignment.adding:
+            return
+        # rule B44/a-move-ends-before-its-target-is-in-sync
+        if self._recovering or any(node not in self._isr for node in target):
+            return
+        self.ends_move = True
+        self._assignment = Assignment(target)
+        self._min_isr = min(self._configured_min_isr, self._assignment.guarded)
+        self._isr = tuple(node for node in self._isr if node in target)
+        self._elr = ()
+
+    def _must_begin_anew(self) -> bool:
+        """The same leader gets a new epoch: a replica has gone, or min.insync.replicas counts more of them."""
+        gone = any(node not in self._assignment.replicas for node in self._partition.replicas)
+        return gone or self.ends_move  # rule B46/a-replica-goes-within-a-leader-epoch
+
+    def _words(self, rule: Rule) -> str:
+        reason = f"{self._reason}, and the move is over" if self.ends_move else self._reason
+        return reason if rule is Rule.KEPT else f"{reason}: {rule.value}"
 
     def _mark(self, leader: NodeId, rule: Rule) -> None:
         """Coverage marks: how the leader was found."""
@@ -204,6 +279,8 @@ class PartitionChange:
                 mark("elected-unclean" if rule is Rule.UNCLEAN else "elected-from-isr")
         if len(self._elr) > len(old.eligible_leader_replicas):
             mark("elr-grew")
+        if self.ends_move:
+            mark("reassignment-over" if leader == old.leader else "reassignment-over-under-another-leader")
 
     def _without_the_unfit(self, isr: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
         """Schedules 57, 80: acks do not wait for a member that is unfit, as long as a fit one may lead."""
@@ -227,16 +304,17 @@ class PartitionChange:
         # schedule 57/full-replica-is-not-eligible
         return tuple(
             node
-            for node in self._partition.replicas
+            for node in self._assignment.replicas
             if node in candidates and node not in self._isr and node not in (self._doubtful, self._lost)
         )
 
     def _elect(self) -> tuple[NodeId, Rule]:
         old = self._partition
+        replicas = self._assignment.replicas
         # rule B10/leader-replaced-although-valid, rule B10/election-in-the-isrs-own-order
-        order = [old.leader, *old.replicas]
+        order = [old.leader, *replicas]
         if self._election is Election.PREFERRED:
-            order.insert(0, old.preferred_leader)
+            order.insert(0, replicas[0])
         # schedule 57/eligible-without-room-first
         order.sort(key=lambda node: not self._is_fit(node))  # eligible replicas, too: those that can take writes
         clean = [node for node in dict.fromkeys(order) if self._may_lead(node)]
@@ -248,9 +326,10 @@ class PartitionChange:
             node, rule = self._greatest_in_doubt() if self._synced else self._last_known_leader()
             if node != NO_NODE:
                 return node, rule
-        if self._election is Election.UNCLEAN:  # rule B10/unclean-although-forbidden
+        if self._election in (Election.UNCLEAN, Election.ANY):  # rule B10/unclean-although-forbidden
+            new = () if self._election is Election.ANY else self._assignment.adding  # rule B41/empty-replicas-lead
             # rule B10/unclean-by-replica-order
-            for node in self._rank([node for node in old.replicas if self._acceptable(node)]):
+            for node in self._rank([node for node in replicas if node not in new and self._acceptable(node)]):
                 return node, Rule.UNCLEAN
         return NO_NODE, Rule.NOBODY
 
@@ -277,7 +356,7 @@ class PartitionChange:
             return alive[0], self._clean_rule(alive[0])
         known = {
             node: position
-            for node in self._partition.replicas
+            for node in self._assignment.replicas
             if node in members and self._acceptable(node) and (position := self._position(node)) is not None
         }
         if len(known) < len(members):
@@ -306,7 +385,7 @@ class PartitionChange:
             members.add(self._doubtful)
         # schedule 46/who-lost-its-log-is-waited-for, schedule 45/in-doubt-although-it-caught-up
         members -= {self._lost, *self._isr, *self._elr}
-        return tuple(node for node in old.replicas if node in members)
+        return tuple(node for node in self._assignment.replicas if node in members)
 
     def _next_in_doubt(self, rule: Rule) -> tuple[NodeId, ...]:
         # schedule 45/in-doubt-is-forgotten-beside-a-leader, schedule 45/in-doubt-at-min-isr
@@ -333,7 +412,7 @@ class PartitionChange:
 
     def _nobody_reaches_beyond(self, empty: LogPosition) -> bool:
         """True if a log without records may lead: every replica is back and none holds a record that it lacks."""
-        for node in self._partition.replicas:
+        for node in self._assignment.replicas:
             position = self._position(node) if self._acceptable(node) else None
             if position is None or position.log_end_offset > empty.log_end_offset:
                 return False
@@ -355,7 +434,8 @@ class PartitionChange:
         if leader != NO_NODE:
             return ()
         last_known = (old.leader,) if not self._isr and old.leader != NO_NODE else old.last_known_elr
-        return tuple(node for node in last_known if node != self._lost)  # rule B10/last-known-leader-without-its-disk
+        kept = [node for node in last_known if node in self._assignment.replicas]
+        return tuple(node for node in kept if node != self._lost)  # rule B10/last-known-leader-without-its-disk
 
 
 def greatest(positions: dict[NodeId, LogPosition]) -> NodeId:
@@ -380,5 +460,8 @@ def _changes(record: PartitionChangeRecord) -> bool:
             record.last_known_elr,
             record.leader,
             record.recovering,
+            record.replicas,
+            record.adding_replicas,
+            record.removing_replicas,
         )
     )

@@ -86,6 +86,11 @@ class OffsetTracker:
             for conditions in self._conditions.values():
                 conditions.pop(key, None)
 
+    def forget_replica(self, key: TopicIdPartition, node_id: NodeId) -> None:
+        """Forget a replica that is assigned to its broker no longer."""
+        self._reports.get(key, {}).pop(node_id, None)
+        self._conditions.get(node_id, {}).pop(key, None)
+
     def rank(self, topic_id: TopicId, partition: int, candidates: Sequence[NodeId]) -> list[NodeId]:
         """Best first by (last epoch, log end), never by length alone; without a report last, in the given order."""
 

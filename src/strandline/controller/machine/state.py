@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
-from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
+from strandline.controller.machine.partition_change import Assignment, Election, LogPosition, PartitionChange
+from strandline.controller.machine.placement import ReplicaCounts
 from strandline.controller.machine.replica_reports import OffsetTracker, ReportedReplicas
 from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
 from strandline.controller.machine.unproven import UnprovenEnds
@@ -23,6 +24,7 @@ from strandline.controller.metadata.records import (
     PartitionRecord,
     RegisterBrokerRecord,
 )
+from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
@@ -92,10 +94,11 @@ class Progress:
         self.finished = True
         self._left: float = math.inf
         self._kept: dict[str, Any] = {}
+        self._named: set[str] = set()
 
     def begin_step(self, judged_max: int) -> None:
         """Begin a run of the command."""
-        self.finished, self._left = True, judged_max
+        self.finished, self._left, self._named = True, judged_max, set()
 
     def end_step(self) -> None:
         """End the run; the next one goes on where it stopped."""
@@ -112,6 +115,9 @@ class Progress:
 
     def take(self, name: str, find: Iterable[T]) -> Iterator[T]:
         """What is left of the work that the first step found, as far as this one has room."""
+        ensure(name not in self._named, "OneWorkAName", name=name)
+        if self._left != math.inf:
+            self._named.add(name)
         queue: deque[T] = self.once(name, lambda: deque(find))
         while queue:
             if self._left <= 0:  # rule A39/a-broker-leaves-in-one-step
@@ -154,6 +160,8 @@ class MachineState:
         """Replicas with batches that are not what was written, on a disk that is well otherwise."""
         self.without_room = ReportedReplicas()
         """Replicas in a full directory of a broker that has room in another."""
+        self.counts = ReplicaCounts()
+        """Of replicas on each broker, for those that are placed next."""
         self.leaving: dict[NodeId, None] = {}
         """Brokers that are being taken out of the ISRs, step by step: they lead nothing new, and join none."""
         self.progress = Progress()
@@ -179,10 +187,24 @@ class MachineState:
 
     def adopt(self, delta: MetadataDelta, last_offset: int) -> None:
         """Apply records that were replayed on the working image; the last of them stands at `last_offset`."""
-        self.image = delta.image(last_offset, self.image.epoch, self.image.timestamp_ms)
+        before = self.image
+        self.image = delta.image(last_offset, before.epoch, before.timestamp_ms)
         self.unproven.adopted(delta, self.image)
+        for topic_id, numbers in delta.partitions.items():
+            old, new = before.topic_by_id.get(topic_id), self.image.topic_by_id[topic_id]
+            for number in numbers:
+                was = None if old is None else old.partitions.get(number)
+                if was is not None and was.replicas != new.partitions[number].replicas:
+                    self._forget_replicas(TopicIdPartition(topic_id, number), was, new.partitions[number])
         for topic_id in delta.deleted_topics:
             self.offsets.forget_topic(topic_id)
+
+    def _forget_replicas(self, key: TopicIdPartition, was: PartitionRecord, now: PartitionRecord) -> None:
+        """What was reported of a replica that is gone says nothing of one that comes in its place (rule B46)."""
+        for node_id in was.replicas:
+            if node_id not in now.replicas:  # rule B46/reports-outlive-the-replica
+                self.offsets.forget_replica(key, node_id)
+                self.unproven.forget_replica(key, node_id)
 
     def broker_of_epoch(self, node_id: NodeId, broker_epoch: int) -> RegisterBrokerRecord:
         """The registered broker. Raises KafkaError STALE_BROKER_EPOCH when it is not the one of that epoch."""
@@ -204,6 +226,7 @@ class MachineState:
         *,
         acceptable: Callable[[NodeId], bool] | None = None,
         target_isr: tuple[NodeId, ...] | None = None,
+        assignment: Assignment | None = None,
         recovering: bool | None = None,
         doubtful: NodeId = NO_NODE,
         lost: NodeId = NO_NODE,
@@ -225,9 +248,10 @@ class MachineState:
         return PartitionChange(
             partition,
             acceptable=lambda node: lives(node) and self.can_serve(node, topic, partition),
-            min_isr=self.resolver.min_insync_replicas(image, topic.name, len(partition.replicas)),
+            min_isr=self.resolver.configured_min_insync_replicas(image, topic.name),
             election=election,
             target_isr=target_isr,
+            assignment=assignment,
             recovering=recovering,
             doubtful=doubtful,
             lost=lost,

@@ -60,7 +60,7 @@ class _Placement:
         self, count: int, replication_factor: int, existing: Iterable[tuple[NodeId, ...]] = ()
     ) -> list[tuple[NodeId, ...]]:
         if self._placer is None:
-            self._placer = Placer(self.brokers, self.image, self._state.rng)
+            self._placer = Placer(self.brokers, self.image, self._state.rng, self._state.counts)
         return self._placer.place(count, replication_factor, existing)
 
     def charge(self, count: int) -> None:
@@ -371,6 +371,12 @@ def _add_partitions(
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {topic.name} currently has {have} partition(s); {addition.count} would not be an increase.",
+        )
+    moving = [number for number, info in topic.partitions.items() if info.is_moving]
+    if moving:  # rule B40/partitions-are-added-during-a-move
+        raise KafkaError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"Partition {moving[0]} of topic {topic.name} is moving. Add partitions once it is over, or cancelled.",
         )
     more = addition.count - have
     placement.charge(more)

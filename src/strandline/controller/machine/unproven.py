@@ -71,6 +71,12 @@ class UnprovenEnds:
                 self._keep(TopicIdPartition(topic_id, number), {})
                 self._waiting.pop(TopicIdPartition(topic_id, number), None)
 
+    def forget_replica(self, key: TopicIdPartition, node_id: NodeId) -> None:
+        """Forget a replica that is assigned to its broker no longer."""
+        members = self._unproven.get(key)
+        if members is not None:
+            self._keep(key, {node: None for node in members if node != node_id})
+
     def _keep(self, key: TopicIdPartition, members: dict[NodeId, None]) -> None:
         if members:
             self._unproven[key] = members

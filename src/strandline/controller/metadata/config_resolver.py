@@ -14,6 +14,7 @@ from strandline.controller.metadata.image import (
     broker_resource,
     topic_resource,
 )
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.controller.metadata.settings import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
@@ -150,9 +151,15 @@ class ConfigResolver:
             if name in BROKER_SETTINGS
         ]
 
-    def min_insync_replicas(self, image: MetadataImage, topic: str, replication_factor: int) -> int:
-        """min(min.insync.replicas, replication factor): what the strict high watermark rule and ELR go by (rule B4)."""
-        return min(self.topic_value(image, topic, TopicSettings.min_insync_replicas), replication_factor)
+    def configured_min_insync_replicas(self, image: MetadataImage, topic: str) -> int:
+        """min.insync.replicas, whatever the number of replicas."""
+        return self.topic_value(image, topic, TopicSettings.min_insync_replicas)
+
+    def min_insync_replicas(self, image: MetadataImage, topic: str, partition: PartitionRecord) -> int:
+        """min(min.insync.replicas, replication factor): what the strict high watermark rule and ELR go by (rule B4).
+        Replicas that a move adds count once it is over: until then nobody waits for them (rule B45)."""
+        factor = len(partition.original_replicas)  # rule B45/moves-raise-min-isr
+        return min(self.configured_min_insync_replicas(image, topic), factor)
 
     def unclean_election_enabled(self, image: MetadataImage, topic: str) -> bool:
         """A replica that is not in sync may lead."""

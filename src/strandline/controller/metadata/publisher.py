@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from strandline.controller.metadata.delta import MetadataDelta, diff
 from strandline.controller.metadata.features import OWN_LEVELS, Supported
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.snapshot import image_records, load_image
-from strandline.controller.metadata.table import decode_record, decode_records, encode_records
+from strandline.controller.metadata.snapshot import image_records, load_image, load_steps
+from strandline.controller.metadata.table import decode_record, decode_records, encode_record
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch
 from strandline.proto.errors import FatalError
+from strandline.proto.steps import Steps
 
 MetadataSubscriber = Callable[[MetadataDelta, MetadataImage], None]
 """Called as `on_metadata(delta, image)` after each committed batch or snapshot; the image before is `delta.base`."""
@@ -96,13 +97,14 @@ class ImagePublisher:
         for subscriber in list(self._leader_subscribers):
             subscriber(leader_and_epoch)
 
-    def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
-        """The committed image as a snapshot: (end offset, epoch, records); None while there is nothing in it."""
+    def take_snapshot(self) -> tuple[int, int, Iterable[bytes]] | None:
+        """The committed image as a snapshot: (end offset, epoch, records); None while there is nothing in it. The
+        records are made as they are asked for, of the image as it is now."""
         image = self.image
         if image.metadata_version == 0:
             return None
         # rule A13/snapshot-named-behind-its-state, rule A13/snapshot-named-ahead-of-its-state
-        return image.offset + 1, image.epoch, encode_records(image_records(image))
+        return image.offset + 1, image.epoch, map(encode_record, image_records(image))
 
     def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.image = image
@@ -130,7 +132,8 @@ class ImageRehearsal:
         delta.apply_all(decode_records(batch.records))
         self._image = delta.image(batch.last_offset, batch.epoch, batch.timestamp_ms)
 
-    def load(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+    def load(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> Steps[None]:
         """Try a snapshot. Raises FatalError if it cannot be loaded."""
         publisher = self._publisher
-        load_image(publisher.image.cluster_id, decode_records(records), end_offset, epoch, publisher.supported)
+        decoded = map(decode_record, records)
+        yield from load_steps(publisher.image.cluster_id, decoded, end_offset, epoch, publisher.supported)

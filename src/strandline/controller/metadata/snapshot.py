@@ -11,6 +11,7 @@ from strandline.controller.metadata.levels import level_of
 from strandline.controller.metadata.records import MetadataRecord, PartitionRecord
 from strandline.controller.metadata.table import TABLE
 from strandline.proto.errors import FatalError
+from strandline.proto.steps import ITEMS, Steps, whole
 
 
 def image_records(image: MetadataImage) -> list[MetadataRecord]:
@@ -31,9 +32,9 @@ def image_records(image: MetadataImage) -> list[MetadataRecord]:
     return records
 
 
-def load_image(
+def load_steps(
     cluster_id: str, records: Iterable[MetadataRecord], end_offset: int, epoch: int, supported: Supported = OWN_LEVELS
-) -> MetadataImage:
+) -> Steps[MetadataImage]:
     """The image that a snapshot stands for; its last record is taken to be at `end_offset - 1`.
 
     Raises:
@@ -41,7 +42,10 @@ def load_image(
             changed must not be served, and nothing be deleted on its word (schedule 31).
     """
     delta = MetadataDelta(MetadataImage(cluster_id), supported)
-    delta.apply_all(records)
+    for number, record in enumerate(records, 1):
+        delta.apply(record)
+        if number % ITEMS == 0:  # rule A39/snapshots-are-tried-in-one-turn
+            yield
     if delta.empty:
         raise FatalError("A metadata snapshot holds no metadata.version record: it is damaged.")
     return delta.image(end_offset - 1, epoch, 0)
@@ -55,3 +59,6 @@ def what_needs_more_than(level: int, image: MetadataImage) -> str:
                 return f"partition {record.partition} of topic {image.topic_by_id[record.topic_id].name!r} is moving"
             return str(record)
     return ""
+
+
+load_image = whole(load_steps)

@@ -17,6 +17,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
 from strandline.proto.messages.fields import Int32, Int64, OrEmpty
 from strandline.proto.settings import INT32_MAX, Scope, milliseconds, size
+from strandline.proto.steps import Steps
 
 DAMAGE_ADVICE = (
     "This node will not serve metadata it cannot trust. If a majority of the other controllers is well, stop the node, "
@@ -203,7 +204,7 @@ class QuorumListener(Protocol):
         """Leadership moved. On the new leader itself this comes only once everything up to its epoch's start was handed
         over, so it may act at once; on all others at once."""
 
-    def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
+    def take_snapshot(self) -> tuple[int, int, Iterable[bytes]] | None:
         """The state as (end offset, epoch of the last applied batch, records), or None to decline (not this listener).
 
         The end offset must be a batch boundary at or below what was handed over.
@@ -219,5 +220,5 @@ class Rehearsal(Protocol):
     def replay(self, batch: CommittedBatch) -> None:
         """Replay the next batch. Raises FatalError if the listener could not; then nothing has changed."""
 
-    def load(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+    def load(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> Steps[None]:
         """Try a snapshot. Raises FatalError if the listener could not load it."""

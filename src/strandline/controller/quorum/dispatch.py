@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumListener
@@ -13,8 +13,8 @@ from strandline.proto.ensure import ensure
 from strandline.proto.ids import NodeId
 from strandline.proto.tasks import spawn
 
-_TURN_BYTES_MAX = 1024 * 1024
-"""Replayed in one turn of the loop, so that a long replay never costs an election."""
+_TURN_BYTES_MAX = 64 * 1024
+"""Replayed in one turn of the loop, about a thousand records, so that a long replay never costs an election."""
 
 
 _NO_LEADER = LeaderAndEpoch(None, 0)
@@ -100,7 +100,7 @@ class Dispatcher:
         next."""
         return all(replay.next_offset >= self.handed_over for replay in self._replays)
 
-    def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
+    def take_snapshot(self) -> tuple[int, int, Iterable[bytes]] | None:
         """Ask the listeners in order for their state."""
         for replay in self._replays:
             taken = replay.listener.take_snapshot()

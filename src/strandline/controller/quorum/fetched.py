@@ -12,6 +12,7 @@ from strandline.controller.raft.messages import FetchRequest, FetchResponse, Off
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.marks import mark
+from strandline.proto.steps import Steps
 
 _GAP_BYTES_MAX = 1024 * 1024
 """Bytes of records in this node's log that the listeners do not have yet, replayed at most to judge those that follow.
@@ -59,12 +60,12 @@ class Fetched:
                 return replace(response, error=ErrorCode.INVALID_RECORD, leader_id=None, batches=()), why
         return response, ""
 
-    def snapshot(self, end_offset: int, epoch: int, records: list[bytes]) -> None:
+    def snapshot(self, end_offset: int, epoch: int, records: list[bytes]) -> Steps[None]:
         """Try a snapshot before it takes the place of the log, or of its beginning. Raises FatalError if it cannot be
         loaded."""
         self._end = None
         try:
-            self._rehearsal.load(end_offset, epoch, records)
+            yield from self._rehearsal.load(end_offset, epoch, records)
         except _UNREPLAYABLE as error:
             raise FatalError(f"The metadata snapshot {end_offset}-{epoch} cannot be loaded: {error}") from error
 

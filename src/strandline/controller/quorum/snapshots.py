@@ -8,7 +8,7 @@ directory (rule A10, "freeze"). A damaged one is refused, never used in part (sc
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -28,12 +28,14 @@ from strandline.log.batch import Record, build_batch, check_content, decode_reco
 from strandline.log.disk import Disk, File
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
 from strandline.proto.marks import mark
+from strandline.proto.steps import ITEMS, Steps, whole
+from strandline.proto.tasks import in_turns
 
 log = structlog.get_logger("strandline.quorum")
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _PART = ".checkpoint.part"
-_BATCH_BYTES_MAX = 1024 * 1024
+_BATCH_BYTES_MAX = 128 * 1024
 _KEPT = 2
 """The latest, and the one before it: the log reaches back to that, so that a follower a little behind needs none."""
 
@@ -46,8 +48,8 @@ class Snapshot(NamedTuple):
     """Voters at its end; None where the log had not said so by then."""
 
 
-def _nothing_more(_: Snapshot) -> None:
-    pass
+def _nothing_more(_: Snapshot) -> Steps[None]:
+    yield from ()
 
 
 class SnapshotStore:
@@ -111,13 +113,13 @@ class SnapshotStore:
     async def write(
         self,
         snapshot: OffsetAndEpoch,
-        records: Sequence[bytes],
+        records: Iterable[bytes],
         *,
         timestamp_ms: int,
         voters: VotersChange | None = None,
-        check: Callable[[Snapshot], None] = _nothing_more,
+        check: Callable[[Snapshot], Steps[None]] = _nothing_more,
     ) -> int:
-        """Make a new snapshot durable; returns its size in bytes.
+        """Make a new snapshot durable, in many turns of the loop; returns its size in bytes.
 
         It is read back before it gets its name: the log below it goes on its word.
 
@@ -128,7 +130,8 @@ class SnapshotStore:
             CorruptLogError: what was read back is no whole snapshot. As after an error of `check`, nothing has changed.
             DiskError
         """
-        data = encode_snapshot(records, epoch=snapshot.epoch, timestamp_ms=timestamp_ms, voters=voters)
+        steps = encode_steps(records, epoch=snapshot.epoch, timestamp_ms=timestamp_ms, voters=voters)
+        data = await in_turns(steps)
         part = f"{self._directory}/own{_PART}"
         file = self._disk.open(part, create=True)
         try:
@@ -138,7 +141,8 @@ class SnapshotStore:
         finally:
             file.close()
         try:
-            check(_load(self._disk, part))  # rule A10/own-snapshot-is-trusted-unread
+            content = await in_turns(_load_steps(self._disk, part))
+            await in_turns(check(content))  # rule A10/own-snapshot-is-trusted-unread
         except Exception:
             self._disk.unlink(part)
             raise
@@ -241,9 +245,9 @@ class SnapshotStore:
             self.ids.sort()
 
 
-def encode_snapshot(
-    records: Sequence[bytes], *, epoch: int, timestamp_ms: int, voters: VotersChange | None = None
-) -> bytes:
+def encode_steps(
+    records: Iterable[bytes], *, epoch: int, timestamp_ms: int, voters: VotersChange | None = None
+) -> Steps[bytes]:
     """The bytes of a snapshot file. `timestamp_ms` is wall-clock time; 0 stands for the last contained record's."""
     build = partial(build_batch, leader_epoch=epoch)
     head = [snapshot_header(timestamp_ms, timestamp_ms)]
@@ -254,7 +258,9 @@ def encode_snapshot(
     offset = len(head)
     run: list[Record] = []
     run_bytes = 0
-    for value in records:
+    for number, value in enumerate(records, 1):
+        if number % ITEMS == 0:  # rule A39/snapshots-are-encoded-in-one-turn
+            yield
         if run and run_bytes + len(value) > _BATCH_BYTES_MAX:
             out += build(run, base_offset=offset)
             offset += len(run)
@@ -268,7 +274,10 @@ def encode_snapshot(
     return bytes(out)
 
 
-def _load(disk: Disk, path: str) -> Snapshot:
+encode_snapshot = whole(encode_steps)
+
+
+def _load_steps(disk: Disk, path: str) -> Steps[Snapshot]:
     file = disk.open(path)
     try:
         data = file.pread(file.size(), 0)
@@ -290,8 +299,13 @@ def _load(disk: Disk, path: str) -> Snapshot:
             if controls[:1] != [ControlType.SNAPSHOT_HEADER]:
                 raise ProtocolError("it does not begin with a snapshot header")
             position += header.size
+            if position < len(data) and len(values) > ITEMS:
+                yield
     except (KafkaError, ProtocolError) as error:
         raise CorruptLogError(path, position, None, f"the snapshot is damaged: {error}", DAMAGE_ADVICE) from error
     if controls[-1:] != [ControlType.SNAPSHOT_FOOTER]:  # rule A10/snapshot-without-a-footer-is-loaded
         raise CorruptLogError(path, position, None, "the snapshot has no footer: it is incomplete", DAMAGE_ADVICE)
     return Snapshot(values, voters)
+
+
+_load = whole(_load_steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 
 import structlog
@@ -17,6 +17,7 @@ from strandline.log.disk import DiskFull
 from strandline.proto.errors import CorruptLogError, FatalError
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+from strandline.proto.steps import Steps, at_once
 
 log = structlog.get_logger("strandline.quorum")
 
@@ -84,7 +85,7 @@ class Snapshotting:
         finally:
             self._taking = False
 
-    async def _write(self, offset: int, epoch: int, records: list[bytes]) -> None:
+    async def _write(self, offset: int, epoch: int, records: Iterable[bytes]) -> None:
         snapshots = self._snapshots
         snapshot = OffsetAndEpoch(offset, epoch)
         if offset <= (0 if snapshots.latest is None else snapshots.latest.offset):
@@ -127,7 +128,7 @@ class Snapshotting:
         except CorruptLogError:
             self._core.snapshot_refused(now_ms)
             return
-        self._try(snapshot, content)  # before anything is replaced: it would stop this node for good
+        at_once(self._try(snapshot, content))  # before anything is replaced: it would stop this node for good
         self._snapshots.install(snapshot)
         mark("quorum-snapshot-installed")
         self._log.reset_to(snapshot)  # rule A10/log-kept-when-a-snapshot-is-installed
@@ -136,7 +137,7 @@ class Snapshotting:
         self.reloads += 1
         self._dispatcher.reload(snapshot.offset, snapshot.epoch, content.records)  # rule A10/listeners-not-reloaded
 
-    def _try(self, snapshot: OffsetAndEpoch, content: Snapshot) -> None:
+    def _try(self, snapshot: OffsetAndEpoch, content: Snapshot) -> Steps[None]:
         """Raises FatalError if this node could not load it."""
         if self._fetched is not None:  # rule A16/snapshot-replaces-the-log-untried
-            self._fetched.snapshot(snapshot.offset, snapshot.epoch, content.records)
+            yield from self._fetched.snapshot(snapshot.offset, snapshot.epoch, content.records)

@@ -192,6 +192,8 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
     Api.ADD_RAFT_VOTER: (_cluster(Operation.ALTER),),
     Api.REMOVE_RAFT_VOTER: (_cluster(Operation.ALTER),),
     Api.ELECT_LEADERS: (_cluster(Operation.ALTER),),
+    Api.ALTER_PARTITION_REASSIGNMENTS: (_cluster(Operation.ALTER),),
+    Api.LIST_PARTITION_REASSIGNMENTS: (_cluster(Operation.DESCRIBE),),
     Api.ALTER_REPLICA_LOG_DIRS: (_cluster(Operation.ALTER),),
     Api.DESCRIBE_LOG_DIRS: (_cluster(Operation.DESCRIBE),),
     Api.DESCRIBE_CLIENT_QUOTAS: (_cluster(Operation.DESCRIBE_CONFIGS),),

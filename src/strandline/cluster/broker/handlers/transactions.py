@@ -22,6 +22,7 @@ from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.cluster.groups.consumer_protocol.subscriptions import PatternError, TopicPattern
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.transactions.commands import EPOCH_VERSION, FIRST_VERSION, ListTransactions, Producer
+from strandline.cluster.transactions.connections import NO_CONNECTION
 from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.acls import CLUSTER, Operation
@@ -150,6 +151,7 @@ class TransactionsHandler:
                 request.v3_and_below_producer_id,
                 request.v3_and_below_producer_epoch,
                 frozenset(partitions),
+                connection=call.context.peer.number,
             )
         except KafkaError as error:
             return dict.fromkeys(partitions, for_client(call, error.code))
@@ -191,7 +193,11 @@ class TransactionsHandler:
             require(self._authorizer, call.context, Operation.READ, group(request.group_id))
             await self._groups.ensure_topic()
             await self._transactions.add_offsets(
-                request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                request.group_id,
+                call.context.peer.number,
             )
         except KafkaError as error:
             raise KafkaError(for_client(call, error.code), error.message) from error
@@ -211,6 +217,7 @@ class TransactionsHandler:
                 request.producer_epoch,
                 commit=request.committed,
                 version=version,
+                connection=call.context.peer.number if version < EPOCH_VERSION else NO_CONNECTION,
             )
         except KafkaError as error:
             raise KafkaError(for_client(call, error.code), error.message) from error

@@ -6,6 +6,7 @@ import json
 from http import HTTPStatus
 
 from strandline.cluster.node.http.protocol import Commands, Page, Routes
+from strandline.cluster.node.http.stacks import stacks_page
 from strandline.cluster.node.http.trace import TRACE_PATH, TracePage
 from strandline.cluster.node.metrics import CONTENT_TYPE, Metrics
 from strandline.cluster.node.observed import ObservedNode
@@ -15,12 +16,14 @@ FAULTS_PATH = "/faults"
 
 def routes_of(node: ObservedNode, trace: TracePage) -> Routes:
     """/metrics for Prometheus; /healthz: the process is in order; /readyz: the node does its work; /trace: stages of
-    the requests noted last. /faults, where fault injection is on: the faults asked for, and how often each struck."""
+    the requests noted last; /stacks: what threads and tasks do now. /faults, where fault injection is on: the faults
+    asked for, and how often each struck."""
     metrics = Metrics(node)
     faults = {} if node.faults is None else {FAULTS_PATH: node.faults.page}
     return {
         **faults,
         TRACE_PATH: trace.page,
+        "/stacks": stacks_page,
         "/metrics": lambda: Page(metrics.render(), CONTENT_TYPE),
         "/healthz": lambda: _verdict(node, not node.failed.done(), "the node must stop; its log says why"),
         "/readyz": lambda: _verdict(node, node.ready, _why_not_ready(node)),
