@@ -97,7 +97,12 @@ def format_(
     strandline format --config node-1.properties --feature metadata.version=1      older builds can read it
     """
     from strandline.cluster.node.config_values import parse_voters
-    from strandline.cluster.node.format import cluster_id_of, format_directory, random_cluster_id
+    from strandline.cluster.node.format import (
+        cluster_id_of,
+        format_directory,
+        random_cluster_id,
+        with_kraft_version,
+    )
     from strandline.log.checkpoints import encode_id
     from strandline.log.real_disk import RealDisk
     from strandline.proto.errors import ConfigError
@@ -109,6 +114,7 @@ def format_(
         if no_initial_controllers and (initial_controllers or standalone or config.quorum_voters):
             expected = "alone, without other controllers named here or in controller.quorum.voters"
             raise ConfigError("--no-initial-controllers", "", expected)
+        first_of_many = bool(initial_controllers) and config.is_controller and not without_vote
         disk = RealDisk()
         made = format_directory(
             disk,
@@ -122,7 +128,7 @@ def format_(
             dry_run=dry_run,
             add_scram=add_scram,
             release=release_version,
-            features=features,
+            features=with_kraft_version(release_version, features) if first_of_many else features,
         )
     if output == "json":
         print_json(

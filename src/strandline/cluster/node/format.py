@@ -117,8 +117,7 @@ def format_directory(
         if not config.is_controller or initial_controllers:
             raise ConfigError("--standalone", config.node_id, "for a controller, without other controllers")
         initial_controllers = (Voter(config.node, None, config.advertised(INTERNAL, config.internal)),)
-    if initial_controllers and config.is_controller and not without_vote:
-        features = _with_kraft_version(release, features)
+        features = with_kraft_version(release, features)
     disk, others = lie_on[config.data_dir], {path: lie_on[path] for path in config.log_dirs[1:]}
     already = {path: other.exists(f"{path}/{META_PROPERTIES}") for path, other in others.items()}
     for path, formatted in already.items():
@@ -207,7 +206,7 @@ def _format_first(
     return Formatted(path, meta, voters, already=False)
 
 
-def _with_kraft_version(release: str, features: Sequence[str]) -> Sequence[str]:
+def with_kraft_version(release: str, features: Sequence[str]) -> Sequence[str]:
     """A cluster whose controllers are named as it is formatted begins as one whose controllers come and go, as Kafka's
     does; not where a level is asked for that has no record of it."""
     named = {text.partition("=")[0]: text.partition("=")[2] for text in features}
