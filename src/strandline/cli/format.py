@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from strandline.cli.common import (
@@ -14,6 +16,9 @@ from strandline.cli.common import (
     settings_option,
 )
 from strandline.cli.screen import echo
+
+if TYPE_CHECKING:
+    from strandline.cluster.node.format import Formatted
 
 
 @click.command("format")
@@ -142,15 +147,23 @@ def format_(
             }
         )
         return
+    _tell(made, dry_run=dry_run)
+    if add_scram and made.already:
+        echo("Its users are as they were: --add-scram makes them with a directory; strandline user set, later on.")
+    if without_vote:
+        _tell_voteless(made, "restore-vote")
+    elif config.is_controller and not made.voters:
+        _tell_voteless(made, "add")
+    if cluster_id is None and not made.already:
+        echo(f"Format the other nodes with --cluster-id {made.meta.cluster_id}")
+
+
+def _tell(made: Formatted, *, dry_run: bool) -> None:
     for path, already in {made.path: made.already, **made.others}.items():
         verb = "is formatted already" if already else "would be formatted" if dry_run else "is formatted"
         echo(f"{path} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
-    if add_scram and made.already:
-        echo("Its users are as they were: --add-scram makes them with a directory; strandline user set, later on.")
+
+
+def _tell_voteless(made: Formatted, command: str) -> None:
     node = made.meta.node_id
-    if without_vote:
-        echo(f"It has no vote: start it, and run `strandline quorum restore-vote {node}` when it has caught up.")
-    elif config.is_controller and not made.voters:
-        echo(f"It has no vote: start it, and run `strandline quorum add {node}`.")
-    if cluster_id is None and not made.already:
-        echo(f"Format the other nodes with --cluster-id {made.meta.cluster_id}")
+    echo(f"It has no vote: start it, and run `strandline quorum {command} {node}` when it has caught up.")
