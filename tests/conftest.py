@@ -105,6 +105,7 @@ LONG_TESTS = {
     # Ten seconds each and more; the other tests of their files stay, or the other cases, as a sample.
     "chaos/test_transacting.py::test_a_race_catches_a_broken_rule",
     "acceptance/test_bad_input_harms_nothing.py::test_a_full_disk_moves_what_it_led_and_loses_nothing",
+    "acceptance/test_voters_at_run_time.py::test_one_becomes_three_one_is_replaced_and_one_is_left",
     "acceptance/test_compacted_topics.py::test_of_a_thousand_updates_the_last_of_each_key_stay",
     "acceptance/test_crash_of_all_nodes_loses_nothing.py::test_53_one_machine_stays_dead[2]",
     "acceptance/test_crash_of_all_nodes_loses_nothing.py::test_53_one_machine_stays_dead[3]",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from strandline.cli.common import (
@@ -15,6 +17,9 @@ from strandline.cli.common import (
 )
 from strandline.cli.screen import echo
 
+if TYPE_CHECKING:
+    from strandline.cluster.node.format import Formatted
+
 
 @click.command("format")
 @config_option
@@ -27,6 +32,12 @@ from strandline.cli.screen import echo
     default="",
     metavar="ID@HOST:PORT,...",
     help="The controllers, by their INTERNAL listeners; the same for all nodes. Left out: controller.quorum.voters.",
+)
+@click.option("--standalone", is_flag=True, help="This controller is the only one of a new cluster; more join later.")
+@click.option(
+    "--no-initial-controllers",
+    is_flag=True,
+    help="The cluster is there already: find it by controller.quorum.bootstrap.servers. A controller has no vote yet.",
 )
 @click.option("--ignore-formatted", is_flag=True, help="Leave a directory that is this node's already as it is.")
 @click.option(
@@ -62,6 +73,8 @@ def format_(
     overrides: dict[str, str],
     cluster_id: str | None,
     initial_controllers: str,
+    standalone: bool,
+    no_initial_controllers: bool,
     ignore_formatted: bool,
     without_vote: bool,
     add_scram: tuple[str, ...],
@@ -80,6 +93,8 @@ def format_(
     strandline format --config node-2.properties --cluster-id ID     the same id for every other node
     strandline format --cluster-id ID -X node.id=1 -X log.dirs=/data \\
         --initial-controllers 1@10.0.0.1:19092,2@10.0.0.2:19092,3@10.0.0.3:19092
+    strandline format --config node-1.properties --standalone            the first controller; others are added later
+    strandline format --config node-4.properties --cluster-id ID --no-initial-controllers     one that is to be added
     strandline format --config node-3.properties --cluster-id ID --without-vote        a new disk for controller 3
     strandline format --config node-1.properties             a directory was added to log.dirs, or has a new disk
     strandline format --config node-1.properties --cluster-id ID \\
@@ -87,14 +102,24 @@ def format_(
     strandline format --config node-1.properties --feature metadata.version=1      older builds can read it
     """
     from strandline.cluster.node.config_values import parse_voters
-    from strandline.cluster.node.format import cluster_id_of, format_directory, random_cluster_id
+    from strandline.cluster.node.format import (
+        cluster_id_of,
+        format_directory,
+        random_cluster_id,
+        with_kraft_version,
+    )
     from strandline.log.checkpoints import encode_id
     from strandline.log.real_disk import RealDisk
+    from strandline.proto.errors import ConfigError
     from strandline.proto.system import system_rng
 
     rng = system_rng()
     with plain_errors():
         config = load_config(config_path, overrides)
+        if no_initial_controllers and (initial_controllers or standalone or config.quorum_voters):
+            expected = "alone, without other controllers named here or in controller.quorum.voters"
+            raise ConfigError("--no-initial-controllers", "", expected)
+        first_of_many = bool(initial_controllers) and config.is_controller and not without_vote
         disk = RealDisk()
         made = format_directory(
             disk,
@@ -104,10 +129,11 @@ def format_(
             rng=rng,
             ignore_formatted=ignore_formatted,
             without_vote=without_vote,
+            standalone=standalone,
             dry_run=dry_run,
             add_scram=add_scram,
             release=release_version,
-            features=features,
+            features=with_kraft_version(release_version, features) if first_of_many else features,
         )
     if output == "json":
         print_json(
@@ -121,13 +147,23 @@ def format_(
             }
         )
         return
-    for path, already in {made.path: made.already, **made.others}.items():
-        verb = "is formatted already" if already else "would be formatted" if dry_run else "is formatted"
-        echo(f"{path} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
+    _tell(made, dry_run=dry_run)
     if add_scram and made.already:
         echo("Its users are as they were: --add-scram makes them with a directory; strandline user set, later on.")
     if without_vote:
-        node = made.meta.node_id
-        echo(f"It has no vote: start it, and run `strandline quorum restore-vote {node}` when it has caught up.")
+        _tell_voteless(made, "restore-vote")
+    elif config.is_controller and not made.voters:
+        _tell_voteless(made, "add")
     if cluster_id is None and not made.already:
         echo(f"Format the other nodes with --cluster-id {made.meta.cluster_id}")
+
+
+def _tell(made: Formatted, *, dry_run: bool) -> None:
+    for path, already in {made.path: made.already, **made.others}.items():
+        verb = "is formatted already" if already else "would be formatted" if dry_run else "is formatted"
+        echo(f"{path} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
+
+
+def _tell_voteless(made: Formatted, command: str) -> None:
+    node = made.meta.node_id
+    echo(f"It has no vote: start it, and run `strandline quorum {command} {node}` when it has caught up.")

@@ -25,6 +25,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import (
     NO_NODE,
     ZERO_UUID,
+    Endpoint,
     LeaderEpoch,
     NodeId,
     Offset,
@@ -341,13 +342,17 @@ class RemoveVoterRequest:
 
 @dataclass(frozen=True, slots=True)
 class AddVoterRequest:
-    """Give a vacant place in the quorum to a replica that has caught up (KIP-853).
+    """Give a vote to a replica that has caught up (KIP-853).
+
+    Attributes:
+        endpoint: where it listens; None: where it says it does.
 
     Raises (KafkaError): see `controller.raft.voter_changes.add_voter`.
     """
 
     node_id: Annotated[NodeId, Int32(1)]
     directory_id: Annotated[UUID, 2]
+    endpoint: Annotated[Endpoint | None, 3] = None
 
 
 @dataclass(frozen=True, slots=True)

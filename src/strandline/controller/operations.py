@@ -161,12 +161,12 @@ def _with_ids(request: CreateTopicsRequest, rng: Rng) -> CreateTopicsRequest:
 
 
 async def _add_voter(quorum: QuorumLog, request: AddVoterRequest) -> VoterReply:
-    """Give a replica a vacant place in the quorum. Raises KafkaError, see `raft.voter_changes.add_voter`."""
-    return VoterReply(await quorum.add_voter(request.node_id, request.directory_id))
+    """Give a replica a vote in the quorum. Raises KafkaError, see `raft.voter_changes.add_voter`."""
+    return VoterReply(await quorum.add_voter(request.node_id, request.directory_id, request.endpoint))
 
 
 async def _remove_voter(quorum: QuorumLog, request: RemoveVoterRequest) -> VoterReply:
-    """Take the vote of a replica that is gone. Raises KafkaError, see `raft.voter_changes.remove_voter`."""
+    """Take the vote of a replica. Raises KafkaError, see `raft.voter_changes.remove_voter`."""
     return VoterReply(await quorum.remove_voter(request.node_id, request.directory_id))
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from strandline.controller import methods
 from strandline.controller.broker_api import PingRequest, heard
-from strandline.controller.metadata.features import Supported
+from strandline.controller.metadata.features import KRAFT_FEATURE, NO_LEVELS, Supported
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.messages.method import call
@@ -41,6 +41,14 @@ async def survey(rpc: Rpc, nodes: Mapping[NodeId, Endpoint]) -> Survey:
     """Ask all of these nodes at once."""
     answers = await asyncio.gather(*(_ask(rpc, node_id, endpoint) for node_id, endpoint in nodes.items()))
     return dict(zip(nodes, answers, strict=True))
+
+
+async def why_no_voter(rpc: Rpc, node_id: NodeId, endpoint: Endpoint) -> str:
+    """Why that node, as it says itself, cannot be a voter that comes and goes; empty: it can."""
+    answer = await _ask(rpc, node_id, endpoint)
+    if isinstance(answer, str):
+        return answer
+    return "" if 1 in answer.supported.get(KRAFT_FEATURE, NO_LEVELS) else f"its build does not know {KRAFT_FEATURE} 1"
 
 
 async def _ask(rpc: Rpc, node_id: NodeId, endpoint: Endpoint) -> NodeAnswer | str:

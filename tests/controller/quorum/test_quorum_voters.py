@@ -251,20 +251,6 @@ async def test_a_lone_voter_of_a_quorum_that_shrank_refuses_without_its_log(tmp_
 
 
 @in_a_loop
-async def test_without_waiting_the_answer_comes_before_the_commit(tmp_path: Path) -> None:
-    """KIP-1186: AckWhenCommitted of AddRaftVoter 1."""
-    async with Growing(tmp_path, voters=1) as cluster:
-        leader = await cluster.begin()
-        newcomer = cluster.newcomer(2)
-        await newcomer.start()
-        await cluster.caught_up(leader, newcomer)
-        cluster.network.cut.add((2, 1))
-        assert await leader.add_voter(NodeId(2), UUID(int=2), wait=False) == (1, 2)
-        cluster.network.cut.clear()
-        await cluster.until(lambda: ids(leader) == [1, 2] and leader.high_watermark == leader.log_end_offset)
-
-
-@in_a_loop
 async def test_what_the_log_says_outdoes_what_was_told(tmp_path: Path) -> None:
     """Rule A37: a peer told of a leader where it once was; the voter set that is read then says where it is now."""
     async with Growing(tmp_path, voters=1) as cluster:

@@ -23,6 +23,7 @@ from strandline.controller.raft.messages import (
 from strandline.controller.raft.node import Standing
 from strandline.controller.raft.ready import ElectionState
 from strandline.controller.raft.transitions import RoleKind
+from strandline.controller.raft.voters import VoterSet
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId
@@ -277,6 +278,13 @@ def test_a_node_without_any_set_follows_whom_it_is_told_with_an_address() -> Non
         [sent] = one.sent(FetchRequest)
         one.respond(sent, FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, 4, NodeId(9), leader_at=leader_at))
         assert one.core.leader_id == leader
+
+
+def test_a_node_without_any_set_reads_one_of_kraft_version_0() -> None:
+    """A log begins with such a set: the first leader records the directories before it raises the version."""
+    empty = VoterSet((), dynamic=True)
+    assert empty.filled(VotersChange((key(1), key(2)))).keys == (key(1), key(2))
+    assert empty.filled(VotersChange((key(1),))).believes(NodeId(9))
 
 
 def test_an_observer_asks_the_bootstrap_addresses_too() -> None:

@@ -89,15 +89,21 @@ class ClusterAdmin(AdminBase):
         return Question(values, nothing, done)
 
     @Operation(Api.ADD_RAFT_VOTER)
-    async def add_voter(self, node_id: int, directory_id: UUID) -> Question[None]:
-        """Give a controller's vacant vote to a directory that has caught up (KIP-853).
+    async def add_voter(
+        self, node_id: int, directory_id: UUID, endpoint: tuple[str, int] | None = None
+    ) -> Question[None]:
+        """Give a vote to a controller's directory that has caught up (KIP-853).
+
+        Args:
+            endpoint: host and port of its INTERNAL listener; left out: as it says itself.
 
         Raises:
             KafkaError: why the quorum's leader refuses: the place is not vacant, the directory lags or does not fetch.
             ClientTimeout: the quorum does not commit it.
         """
         voter = {"cluster_id": None, "voter_id": node_id, "voter_directory_id": directory_id}
-        return Question({**voter, "listeners": ()}, nothing, done)
+        at = () if endpoint is None else ({"name": "INTERNAL", "host": endpoint[0], "port": endpoint[1]},)
+        return Question({**voter, "listeners": at}, nothing, done)
 
     @Operation(Api.API_VERSIONS, route=Route.BROKERS)
     async def describe_features(self, node_id: int | None = None) -> Question[FeaturesDescription]:

@@ -286,10 +286,6 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
         ("replica.fetch.", "replica.socket.", "replica.high.watermark.", "num.replica.alter"),
         "followers read one stream of what is new; there is nothing to tune here",
     ),
-    (
-        ("controller.quorum.bootstrap.servers",),
-        "name the controllers in controller.quorum.voters (brokers find the leader through any of them)",
-    ),
     (("metric", "auto.include.jmx.reporter", "kafka.metrics"), "metrics are served at /metrics of the HTTP listener"),
     (("plugin.", "alter.config.policy", "create.topic.policy"), "there are no Java plug-ins here"),
 )

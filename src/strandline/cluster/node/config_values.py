@@ -26,6 +26,7 @@ class Listener(NamedTuple):
 
 
 LISTENERS = "a list of NAME://host:port"
+ENDPOINTS = "a list of host:port"
 VOTERS = "a list of id@host:port, each optionally followed by :directory-id"
 
 
@@ -36,6 +37,11 @@ def parse_endpoint(name: str, text: str) -> Endpoint:
     if not colon or not port.isdigit() or int(port) > 65535:
         raise ConfigError(name, text, "host:port, the port from 0 (any free one) to 65535")
     return Endpoint(host, int(port))
+
+
+def parse_endpoints(name: str, text: str) -> tuple[Endpoint, ...]:
+    """``host:port,...``, each once. Raises ConfigError."""
+    return tuple(dict.fromkeys(parse_endpoint(name, part) for part in split_list(text)))
 
 
 def parse_listeners(name: str, text: str) -> tuple[Listener, ...]:

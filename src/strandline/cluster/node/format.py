@@ -22,6 +22,8 @@ from strandline.cluster.node.bootstrap import (
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_values import parse_voters, write_voters
 from strandline.cluster.node.main_directory import INITIAL_CONTROLLERS, as_it_is_formatted, with_main_in_front
+from strandline.cluster.node.settings import INTERNAL
+from strandline.controller.metadata.features import FIRST_LEVEL, KRAFT_FEATURE, METADATA_FEATURE
 from strandline.controller.metadata.records import MetadataRecord
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import DIRECTORY
@@ -78,6 +80,7 @@ def format_directory(
     rng: Rng,
     ignore_formatted: bool = False,
     without_vote: bool = False,
+    standalone: bool = False,
     dry_run: bool = False,
     add_scram: Sequence[str] = (),
     release: str = "",
@@ -94,7 +97,9 @@ def format_directory(
             directory id that this directory shall have; otherwise one is drawn.
         ignore_formatted: leave a formatted directory as it is, if it is this node's, instead of refusing.
         without_vote: a controller of a cluster that is there already, whose disk was lost: it starts as an observer
-            under a new directory id, so that it cannot vote a second time, and gets its vote by a voter change.
+            under a new directory id, so that it cannot vote a second time, and gets its vote by a voter change. So does
+            any controller of which no voters are known, only bootstrap addresses.
+        standalone: this controller is the only voter of a new cluster.
         add_scram: users of a new cluster, as Kafka writes them: SCRAM-SHA-256=[name=alice,password=...].
         release: the levels of a new cluster are those that this release begins with; empty: the newest.
         features: levels of a new cluster, as NAME=LEVEL.
@@ -108,6 +113,11 @@ def format_directory(
         raise ConfigError("--cluster-id", cluster_id, "1 to 64 letters, digits, - and _, no - in front")
     lie_on = {path: (disks or {}).get(path, disk) for path in config.log_dirs[1:]} | {config.data_dir: disk}
     config = as_it_is_formatted(config, lie_on)
+    if standalone:
+        if not config.is_controller or initial_controllers:
+            raise ConfigError("--standalone", config.node_id, "for a controller, without other controllers")
+        initial_controllers = (Voter(config.node, None, config.advertised(INTERNAL, config.internal)),)
+        features = with_kraft_version(release, features)
     disk, others = lie_on[config.data_dir], {path: lie_on[path] for path in config.log_dirs[1:]}
     already = {path: other.exists(f"{path}/{META_PROPERTIES}") for path, other in others.items()}
     for path, formatted in already.items():
@@ -159,15 +169,16 @@ def _format_first(
 ) -> Formatted:
     path = config.data_dir
     voters = initial_controllers or config.quorum_voters
-    if not voters:
+    if not voters and not config.quorum_bootstrap_servers:
         raise ConfigError("--initial-controllers", "", "the controllers, as id@host:port of their INTERNAL listeners")
     own = next((voter for voter in voters if voter.node_id == config.node), None)
-    if (own is not None) != config.is_controller:
+    if voters and (own is not None) != config.is_controller:
         expected = "a controller is one of the voters, a node that is only a broker is none"
         raise ConfigError("--initial-controllers", write_voters(voters), expected)
-    if without_vote and (own is None or len(voters) == 1):
+    if without_vote and (not config.is_controller or len(voters) == 1):
         expected = "for one of several controllers; the only one, or a broker alone, has nobody to get its vote from"
         raise ConfigError("--without-vote", config.node_id, expected)
+    without_vote = without_vote or (config.is_controller and not voters)
     if add_scram and (own is None or without_vote):
         expected = "for the controllers of a new cluster: users of one that runs are made by strandline user set"
         raise ConfigError(ADD_SCRAM, f"node {config.node_id}", expected)
@@ -193,6 +204,15 @@ def _format_first(
         write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
         format_log_dir(disk, path, cluster_id, config.node, meta.directory_id)  # last: this makes it a formatted one
     return Formatted(path, meta, voters, already=False)
+
+
+def with_kraft_version(release: str, features: Sequence[str]) -> Sequence[str]:
+    """A cluster whose controllers are named as it is formatted begins as one whose controllers come and go, as Kafka's
+    does; not where a level is asked for that has no record of it."""
+    named = {text.partition("=")[0]: text.partition("=")[2] for text in features}
+    if release or KRAFT_FEATURE in named or named.get(METADATA_FEATURE) == str(FIRST_LEVEL):
+        return features
+    return (*features, f"{KRAFT_FEATURE}=1")
 
 
 def _meta(config: NodeConfig, cluster_id: str, own: Voter | None, rng: Rng) -> MetaProperties:
@@ -286,7 +306,7 @@ def read_directory(disk: Disk, config: NodeConfig) -> Formatted:
         raise ConfigError("log.dirs", path, f"the directory of node {config.node}; this one is node {meta.node_id}'s")
     written = _read_voters(disk, path)
     voters = config.quorum_voters or written
-    if not voters:
+    if not voters and not config.quorum_bootstrap_servers:
         raise ConfigError("controller.quorum.voters", "", "the controllers, as id@host:port of INTERNAL listeners")
     if written and [voter.node_id for voter in voters] != [voter.node_id for voter in written]:
         expected = f"the voters that {path} was formatted with: {write_voters(written)}"

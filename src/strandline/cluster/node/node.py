@@ -46,6 +46,7 @@ from strandline.controller.metadata.publisher import ImagePublisher, ImageRehear
 from strandline.controller.metadata.records import MetadataRecord
 from strandline.controller.metadata.settings import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
+from strandline.controller.survey import why_no_voter
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dirs import LogDirs
 from strandline.log.object_store import ObjectStore
@@ -158,6 +159,10 @@ class Node:
             on_fatal=self.fatal,
             fresh_boot=first.fresh_boot,
             stamp_ms=self.believed.earliest_ms,
+            listens_at=config.advertised(INTERNAL, config.internal),
+            bootstrap=config.quorum_bootstrap_servers,
+            auto_join=config.quorum_auto_join,
+            reach=partial(why_no_voter, rpc),
         )
         # The publisher first: the controller begins on the image that the publisher holds.
         self.quorum.register(self.publisher)

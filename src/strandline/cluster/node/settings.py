@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 
 from strandline.cluster.broker.config import BrokerConfig, DerivedSetting, ListenerConfig
 from strandline.cluster.groups.config import GroupConfig
-from strandline.cluster.node.config_values import LISTENERS, VOTERS, parse_listeners, parse_voters
+from strandline.cluster.node.config_values import (
+    ENDPOINTS,
+    LISTENERS,
+    VOTERS,
+    parse_endpoints,
+    parse_listeners,
+    parse_voters,
+)
 from strandline.cluster.security.principal import PrincipalRules
 from strandline.cluster.security.sasl import MECHANISMS
 from strandline.cluster.transactions.config import TransactionConfig
@@ -214,6 +221,21 @@ class Identity(Settings, scope=Scope.NODE):
         "--initial-controllers` wrote into the data directory.",
         VOTERS,
         type=ConfigType.LIST,
+    )
+    quorum_bootstrap_servers = parsed(
+        "controller.quorum.bootstrap.servers",
+        parse_endpoints,
+        "",
+        "INTERNAL listeners at which some controllers answer, as host:port. A node that knows no living voter "
+        "finds the quorum there. For clusters whose controllers come and go (kraft.version 1).",
+        ENDPOINTS,
+        type=ConfigType.LIST,
+    )
+    quorum_auto_join = boolean(
+        "controller.quorum.auto.join.enable",
+        False,
+        "Whether a controller that has never voted asks for a vote once it has caught up (KIP-1186; kraft.version 1). "
+        "It takes the vote of another directory of its own node where that is silent.",
     )
     logging_format = word(
         "logging.format",

@@ -65,10 +65,10 @@ class VoterSet:
 
     def filled(self, said: VotersChange) -> VoterSet:
         """The set that a log says, where this is the configured one: the same places with these voters, keys of other
-        nodes left out; or, from kraft.version 1 on, these alone."""
-        if said.kraft_version > 0:
+        nodes left out; or, from kraft.version 1 on and where none are configured, these alone."""
+        if said.kraft_version > 0 or self.dynamic:
             nodes = (key.node_id for key in said.voters)
-            return VoterSet(said.voters, endpoints=dict(zip(nodes, said.endpoints, strict=True)), dynamic=True)
+            return VoterSet(said.voters, endpoints=dict(zip(nodes, said.endpoints, strict=False)), dynamic=True)
         keys = (key for key in said.voters if key.node_id in self.places)
         return VoterSet(keys, self.places, endpoints=self.endpoints)
 

@@ -33,7 +33,7 @@ from strandline.controller.quorum.api import (
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
-from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
+from strandline.proto.ids import NO_NODE, ZERO_UUID, Endpoint, NodeId
 from strandline.proto.kafka.apis import Api
 from strandline.proto.messages.method import call, handler
 from strandline.proto.ports import Rpc, RpcError, UnaryHandler
@@ -164,16 +164,18 @@ class ClusterHandler:
     # Voters
 
     async def add_voter(self, call: Call) -> Any:
-        """Give a vacant vote to a controller's directory that has caught up.
-
-        The endpoints are those that every node has in its configuration: what the request says of them is passed over.
+        """Give a vote to a controller's directory that has caught up. Its endpoint is that of the listener named
+        INTERNAL, or of the only one that is named; without any it is where the controller says itself that it listens.
 
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, INCONSISTENT_CLUSTER_ID, or what kept the leader from it.
         """
         request = call.request
         self._check_change(call.context, request.cluster_id)
-        change = AddVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
+        named = {one.name: Endpoint(one.host, one.port) for one in request.listeners}
+        endpoint = named.get(LISTENER) or (next(iter(named.values())) if len(named) == 1 else None)
+        directory_id = request.voter_directory_id or ZERO_UUID
+        change = AddVoterRequest(request.voter_id, directory_id, endpoint)
         await self._controller.ask(operations.ADD_VOTER, change, request.timeout)
         return part(error_code=ErrorCode.NONE, error_message=None)
 
