@@ -245,11 +245,57 @@ def replicas_verified(world: World) -> None:
     assert "match" not in told["said"], told["said"]
 
 
+def partitions_moved(world: World) -> None:
+    """Row S88: one replica becomes three and one again by one command; planned, listed, cancelled, verified; a slow
+    move under a throttle. Every record is there afterwards, once."""
+    topic = world.name("moved")
+    ask = world.client.call
+    ask("create_topic", topic=topic, partitions=1, replication=1, configs={})
+    eventually(lambda: len(described(world, topic)) == 1)
+    world.produce(topic, values(50))
+
+    def reassign(what: str, moves: dict[str, list[int]], *options: str) -> str:
+        said: str = ask("reassign", what=what, moves=moves, options=list(options))["said"]
+        return said
+
+    def replicas(number: int) -> list[int]:
+        found: list[int] = ask("describe_topic", topic=topic)["partitions"][number]["replicas"]
+        return found
+
+    plan = ask("plan", topic=topic, brokers=[1, 2, 3])["moves"]
+    assert list(plan) == [f"{topic}-0"], plan
+    [first] = replicas(0)
+    three = {f"{topic}-0": [first, *(node for node in (1, 2, 3) if node != first)]}
+    assert "Successfully started" in reassign("execute", three)
+    eventually(lambda: "is completed" in reassign("verify", three))
+    same(replicas(0), three[f"{topic}-0"], "replicas")
+    other = first % 3 + 1
+    one = {f"{topic}-0": [other]}
+    reassign("execute", one)
+    eventually(lambda: "is completed" in reassign("verify", one))
+    same(replicas(0), [other], "replicas")
+    assert "No partition reassignments found" in reassign("list", {})
+    world.produce(topic, [{"value": b64(b"x" * 900), "partition": 0} for _ in range(400)])
+    back = {f"{topic}-0": [first]}
+    reassign("execute", back, "--throttle", "20000")
+    assert f"{topic}-0: replicas: {first},{other}. adding: {first}. removing: {other}." in reassign("list", {})
+    assert "still in progress" in reassign("verify", back, "--preserve-throttles")
+    reassign("cancel", back)
+    assert "No partition reassignments found" in reassign("list", {})
+    same(replicas(0), [other], "replicas")
+    found = [each["value"] for each in world.fetch(topic, 450)]
+    same(found[:50], [each["value"] for each in values(50)], "values")
+    same(len(found), 450, "records")
+
+
 CONNECT = Feature("a file copied through a topic, worker killed", connect.copies_through_a_topic, frozenset({10, 11}))
 """What the application has to do."""
 
 REPLICAS = Feature("replicas verified (kafka-replica-verification)", replicas_verified)
 """What one of Kafka's tools alone does."""
+
+MOVES = Feature("partitions moved (kafka-reassign-partitions)", partitions_moved, frozenset({45, 46}))
+"""As well."""
 
 GROUP_KEYS = frozenset({10, 11, 12, 13, 14})
 

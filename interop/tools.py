@@ -22,10 +22,12 @@ VERIFY_TIMEOUT_S = 60.0
 CLASSES = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-client-metrics": "org.apache.kafka.tools.ClientMetricsCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
@@ -255,6 +257,30 @@ class KafkaTools(ToolDriver):
             timer.cancel()
             process.kill()
         return {"said": "".join(said), "complete": bool(said) and compared in said[-1]}
+
+    # Moves between brokers
+
+    def op_reassign(self, what: str, moves: dict[str, list[int]], options: list[str]) -> dict[str, Any]:
+        """Run kafka-reassign-partitions with a file of these moves ("topic-0" -> brokers); what it printed."""
+        partitions = [
+            {"topic": where.rpartition("-")[0], "partition": int(where.rpartition("-")[2]), "replicas": replicas}
+            for where, replicas in moves.items()
+        ]
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "moves.json")
+            file.write_text(json.dumps({"version": 1, "partitions": partitions}))
+            given = ["--reassignment-json-file", str(file)] if moves else []
+            return {"said": self.run("kafka-reassign-partitions", f"--{what}", *given, *options)}
+
+    def op_plan(self, topic: str, brokers: list[int]) -> dict[str, Any]:
+        """What kafka-reassign-partitions --generate proposes: "topic-0" -> brokers."""
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "topics.json")
+            file.write_text(json.dumps({"version": 1, "topics": [{"topic": topic}]}))
+            wanted = ("--topics-to-move-json-file", str(file), "--broker-list", ",".join(map(str, brokers)))
+            said = self.run("kafka-reassign-partitions", "--generate", *wanted)
+        proposed = json.loads(said.splitlines()[-1])["partitions"]
+        return {"moves": {f"{one['topic']}-{one['partition']}": one["replicas"] for one in proposed}}
 
     # Groups: the console consumer is a member while it runs, and commits when it ends
 

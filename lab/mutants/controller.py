@@ -293,6 +293,12 @@ GROWTH: tuple[Mutant, ...] = (
         f"{_GROWTH}::test_what_was_quadratic",
     ),
     one_change(
+        "replicas-are-counted-for-each-topic",
+        "A24: a topic that is created costs what it has, and not what the cluster has",
+        always(),
+        f"{_MACHINE}/test_placement.py::test_replicas_are_counted_again_for_changed_topics_alone",
+    ),
+    one_change(
         "topics-to-delete-are-sought-in-a-list",
         "A24: a topic to delete is not compared with all before it",
         part("records", "list(...)"),

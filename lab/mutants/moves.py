@@ -5,6 +5,7 @@ from __future__ import annotations
 from lab.mutants.mutant import Mutant, dropped, never, one_change, part, removed, value
 
 _PLANNER = "tests/tools/test_moves_planner.py"
+_SCHEDULES = "tests/schedules/moves/test_moves.py"
 _CORDON = "tests/controller/machine/test_placement.py::TestCordon"
 
 TABLE: tuple[Mutant, ...] = (
@@ -57,6 +58,24 @@ TABLE: tuple[Mutant, ...] = (
         f"{_PLANNER}::TestRebalance::test_a_move_to_a_broker_that_died_goes_to_another_or_is_cancelled",
     ),
     one_change(
+        "a-move-to-a-dead-broker-goes-on",
+        "schedule 149: a move whose target stays down is cancelled",
+        value("set()"),
+        f"{_SCHEDULES}::test_149_the_target_of_a_move_dies[holds]",
+    ),
+    one_change(
+        "the-throttle-is-forgotten",
+        "schedule 150: the throttle of moves that are over is taken away (KAFKA-4596)",
+        removed(),
+        f"{_SCHEDULES}::test_150_who_set_the_throttle_is_gone_when_the_moves_end[holds]",
+    ),
+    one_change(
+        "a-look-takes-the-throttle",
+        "schedule 151: a look at moves changes nothing",
+        value("clear(admin, cluster)"),
+        f"{_SCHEDULES}::test_151_a_status_comes_between_two_moves[holds]",
+    ),
+    one_change(
         "the-cordoned-get-replicas",
         "B49: placement passes over cordoned brokers",
         dropped("broker.node_id not in cordoned"),
@@ -67,5 +86,11 @@ TABLE: tuple[Mutant, ...] = (
         "B49: nobody assigns a cordoned broker a new replica",
         never(),
         f"{_CORDON}::test_nobody_assigns_it_a_replica_by_hand",
+    ),
+    one_change(
+        "the-cordoned-get-what-moves",
+        "B49: no move adds a replica on a cordoned broker",
+        removed(),
+        f"{_CORDON}::test_nothing_moves_to_it",
     ),
 )

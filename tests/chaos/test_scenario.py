@@ -38,6 +38,14 @@ def test_levels_change_under_faults() -> None:
     assert counts()["level-changed-under-faults"] > 0
 
 
+def test_partitions_move_under_faults() -> None:
+    """Rules B40 to B46: moved, reordered, with fewer replicas and more, cancelled; each move ends once all is whole."""
+    ScenarioRun(36000032).execute()
+    reached = counts()
+    for mark in ("begun", "replaced", "cancelled", "over", "over-under-another-leader"):
+        assert reached[f"reassignment-{mark}"] > 0, mark
+
+
 @pytest.mark.parametrize("name", sorted(CATCHERS))
 def test_a_broken_rule_is_caught(name: str) -> None:
     """The mutation check (rule E6): one rule removed, some seed fails, by an invariant and not by an accident."""

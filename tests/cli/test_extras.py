@@ -16,7 +16,7 @@ from strandline.proto.extras import EXTRAS, installing
 LEFT_OUT = {"dev", "docs", "supply"}
 """Of who works on Strandline itself: `make` installs them."""
 
-MODULES = {"pyiceberg[sql-sqlite]": ("pyiceberg", "sqlalchemy")}
+MODULES = {"pyiceberg[sql-sqlite]": ("pyiceberg", "sqlalchemy"), "opentelemetry-api": ("opentelemetry",)}
 """Of distributions whose modules have other names."""
 
 POLLED = "from strandline.client.polled import PolledRecords\nPolledRecords([])."
@@ -35,6 +35,7 @@ USES: list[tuple[str, str, str | list[str]]] = [
     ("certs", "cryptography", ["dev", "--secure", "--port-base", "0"]),
     ("keyring", "keyring", ["topic", "list", *LOGIN, "-X", "sasl.password=${keyring:strandline:alice}"]),
     ("oauth", "joserfc", KEYS),
+    ("opentelemetry", "opentelemetry", "import strandline.client.tracing"),
     ("tier", "obstore", ["tier", "list", "--store", "s3://bucket/strandline"]),
     ("lake", "obstore", ["lake", "status", "s3://bucket/orders"]),
     ("lake", "pyarrow", ["lake", "verify", "orders-lake"]),

@@ -161,7 +161,14 @@ def test_an_open_transaction_is_aborted_by_its_id(bootstrap: str, run: Run, open
         assert (again.producer_id, again.producer_epoch) > (whose, 0)
 
 
-def test_a_hanging_transaction_is_found_and_aborted(run: Run, opened: Callable[..., Open], bootstrap: str) -> None:
+def doctor(bootstrap: str) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads(CliRunner().invoke(main, ["doctor", "-b", bootstrap, "-o", "json"]).stdout)
+    return found
+
+
+def test_a_hanging_transaction_is_found_and_aborted(
+    run: Run, opened: Callable[..., Open], bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its coordinator has lost all that it knew; readers of committed records go on behind it."""
     one = opened("lost", 0)
     [start] = one.offsets
@@ -169,6 +176,13 @@ def test_a_hanging_transaction_is_found_and_aborted(run: Run, opened: Callable[.
         admin.delete_topics(["__transaction_state"])
         eventually(lambda: "__transaction_state" not in admin.list_topics(include_internal=True))
         assert run("find-hanging").stdout == "no transaction hangs\n", "its producer wrote a moment ago"
+        assert not [one for one in doctor(bootstrap) if "transaction" in one["setting"]]
+        with monkeypatch.context() as impatient:
+            impatient.setattr("strandline.cli.transactions.LATE_MS", 0)
+            [told] = [one for one in doctor(bootstrap) if "transaction" in one["setting"]]
+        assert told["where"] == "t-0"
+        assert f"is open from offset {start} on" in told["setting"]
+        assert told["remedy"] == f"strandline transaction abort --topic t --partition 0 --start-offset {start}"
         shown = run("find-hanging", "--longer-than", "0").stdout
         assert f"strandline transaction abort --topic t --partition 0 --start-offset {start}\n" in shown
         [found] = json.loads(run("find-hanging", "t", "--longer-than", "0", "-o", "json").stdout)

@@ -38,6 +38,8 @@ from strandline.controller.controller import Controller
 from strandline.controller.features_api import FeatureUpdate, UpdateFeaturesRequest, UpdateKind
 from strandline.controller.metadata.features import BEFORE_LEVELS, FIRST_LEVEL, METADATA_FEATURE, OWN_LEVELS
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord
+from strandline.controller.moves_api import AlterReassignmentsRequest, PartitionMove
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.controller.quorum.state_file import PROMISE
@@ -47,7 +49,7 @@ from strandline.log.incarnations import INCARNATIONS
 from strandline.log.log_dir import read_meta_properties
 from strandline.log.rewriting import AWAY
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.ids import Endpoint, NodeId, TopicIdPartition
 from strandline.proto.marks import mark
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import Partition
@@ -157,7 +159,7 @@ class SimCluster:
         self.quorum_checks = QuorumChecks(lambda node: self.world.machines[f"n{node}"].disk)
         self.matching = MetadataLogMatching()
         self.copies = CopyChecks()
-        self.durable = CommittedIsDurable(self.place)
+        self.durable = CommittedIsDurable(self.place, self._committed)
         self.tiers = TierChecks(self.store, cluster_id)
         self._looked.clear()
 
@@ -381,6 +383,12 @@ class SimCluster:
             images.append(self._newest)
         return max(images, key=lambda image: image.offset, default=None)
 
+    def _committed(self, key: TopicIdPartition) -> PartitionRecord | None:
+        """A partition by the newest metadata."""
+        image = self.newest_image()
+        topic = None if image is None else image.topic_by_id.get(key.topic_id)
+        return None if topic is None else topic.partitions.get(key.partition)
+
     def observe(self) -> None:
         """Check the cheap invariants; call often. Raises InvariantViolated."""
         image = self.newest_image()
@@ -587,6 +595,19 @@ class SimCluster:
             if controller is not None and controller.active:
                 work = controller.carry_out(operations.ELECT_LEADERS, request)
                 live.process.context.copy().run(self.world.loop.create_task, work)
+
+    def reassign(self, wanted: Mapping[tuple[str, int], tuple[NodeId, ...] | None]) -> None:
+        """Ask for moves as `kafka-reassign-partitions.sh` does; None: cancel. A refusal changes nothing."""
+        moves = tuple(PartitionMove(topic, number, replicas) for (topic, number), replicas in wanted.items())
+
+        async def ask(controller: Controller) -> None:
+            with suppress(KafkaError):
+                await controller.carry_out(operations.ALTER_REASSIGNMENTS, AlterReassignmentsRequest(moves))
+
+        for live in self.nodes() if moves else ():
+            controller = live.node.controller
+            if controller is not None and controller.active:
+                live.process.context.copy().run(self.world.loop.create_task, ask(controller))
 
     def roll(self) -> None:
         """Start this build alone from now on."""

@@ -25,7 +25,7 @@ from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.checkers.rights import LATE_PROMPT_MS, check_not_denied
 from strandline.chaos.cluster import SimCluster
 from strandline.chaos.logs import LogCapture
-from strandline.chaos.moves import Moves
+from strandline.chaos.moves import Moves, Reassignments
 from strandline.chaos.nemesis.kinds import FAULTS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
@@ -149,6 +149,7 @@ class ScenarioRun:
             self.cluster.offline,
             self.nemesis.start_again,
         )
+        self.reassignments: Reassignments | None = None
         self._reads = ConsistentRead()
         self._logs = LogCapture(self._now_ms)
         self._turns = 0
@@ -227,10 +228,12 @@ class ScenarioRun:
                 self._disturb_transactions(self.options.transactions)
         moves = Moves(self.world, self.cluster, split(self.seed, "moves"), self.nemesis.note)
         moving = self.world.loop.create_task(moves.work()) if self.options.directories > 1 else None
+        reassigning = self._reassign()
         changing = self._change_levels()
         await self._strike()
-        if moving is not None:
-            moving.cancel()
+        for work in (moving, reassigning):
+            if work is not None:
+                work.cancel()
         self.cluster.inspect()
         self.nemesis.heal()
         if self.services is not None:
@@ -247,6 +250,14 @@ class ScenarioRun:
         await self._finish()
         operating.cancel()
         self._judge()
+
+    def _reassign(self) -> asyncio.Task[None] | None:
+        fewest = self.options.fewest_replicas
+        if fewest is None:
+            return None
+        rng = split(self.seed, "reassignments")
+        self.reassignments = Reassignments(self.world, self.cluster, rng, self.nemesis.note, fewest)
+        return self.world.loop.create_task(self.reassignments.work())
 
     def _change_levels(self) -> asyncio.Task[None] | None:
         after_ms, cluster = self.options.rolled_after_ms, self.cluster
@@ -357,6 +368,10 @@ class ScenarioRun:
         """Liveness: with everything healed the cluster gets whole again, and acknowledges."""
         await self.cluster.wait_ready(PROGRESS_MS)
         self.nemesis.note("every node is unfenced")
+        if self.reassignments is not None:
+            spread = self.reassignments.spread
+            await self.cluster.wait_for("every move has ended, and everything is everywhere", PROGRESS_MS, spread)
+            self.nemesis.note("every move has ended")
         if self.options.restored is not None:
             await self.cluster.wait_for("the topics are restored", PROGRESS_MS, lambda: self.restorer.done)
             self.nemesis.note("the topics are restored")

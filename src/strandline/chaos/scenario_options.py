@@ -87,6 +87,9 @@ LEVELS_SHARE = 0.2
 ROLLED_SHARE = 0.6
 """Share of those seeds in which the upgrade is finalized, and taken back, in the middle of the faults."""
 
+REASSIGNED_SHARE = 0.3
+"""Share of the seeds in which partitions are moved between brokers in the middle of the faults."""
+
 SERVICES_SHARE = 0.2
 """Share of the seeds in which services run beside the plain clients (`chaos.services`), which do less there."""
 
@@ -113,6 +116,9 @@ class ScenarioOptions:
     """The share of all starts that are those of the build before, in a cluster at its level."""
     rolled_after_ms: float | None = None
     """When those nodes are rolled to this build, and the level is raised and lowered from then on; None: never."""
+    fewest_replicas: int | None = None
+    """How many replicas an operator leaves a partition who moves them from broker to broker in the middle of the
+    faults; None: nobody does."""
     directories: int = 1
     """Log directories of each node, each on a disk of its own."""
     """Three controllers and three brokers instead of three combined nodes."""
@@ -178,6 +184,7 @@ class ScenarioOptions:
         if split(seed, "seesaw").random() < SEESAW_SHARE and scenario == "cluster":
             return override(drawn, SEESAW)
         drawn._draw_directories(split(seed, "directories"))
+        drawn._draw_moves(split(seed, "reassignments"))
         levels = split(seed, "levels of builds")
         if levels.random() < LEVELS_SHARE and not transactions:
             drawn.older = levels.choice((0.2, 0.5, 0.8))
@@ -206,6 +213,13 @@ class ScenarioOptions:
         return drawn._draw_dates(split(seed, "dates"))._draw_transactions(
             split(seed, "transactions"), split(seed, "races of transactions"), always=transactions
         )
+
+    def _draw_moves(self, rng: random.Random) -> None:
+        """Draw whether partitions are moved between brokers. One replica is left where one in sync is enough, and
+        nothing destroys it."""
+        if rng.random() < REASSIGNED_SHARE:
+            one_is_enough = self.workload.topic_configs["min.insync.replicas"] == "1"
+            self.fewest_replicas = 1 if one_is_enough and "flush.policy" not in self.node else 2
 
     def _draw_users(self, rng: random.Random) -> ScenarioOptions:
         if rng.random() >= USERS_SHARE:

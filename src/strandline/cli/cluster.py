@@ -18,11 +18,14 @@ from strandline.cli.common import (
     admin_for,
     dry_run_option,
     output_option,
+    plain_errors,
     plural,
     print_json,
     print_table,
     target_options,
 )
+from strandline.cli.http_listener import ask_json, cacert_option
+from strandline.cli.moves import rebalance
 from strandline.cli.screen import echo
 from strandline.client.types import PartitionDescription, QuorumDescription, QuorumReplica
 from strandline.proto.system import SystemClock
@@ -115,6 +118,9 @@ def cluster() -> None:
     """The brokers of a cluster."""
 
 
+cluster.add_command(rebalance)
+
+
 @cluster.command("describe")
 @output_option
 @target_options
@@ -171,6 +177,59 @@ def describe_cluster(output: str, **where: Any) -> None:
         if number
     ]
     echo(f"{plural(len(topics), 'topic')}, {plural(len(parts), 'partition')}; " + (", ".join(trouble) or "all in sync"))
+
+
+@cluster.command("clients")
+@click.argument("nodes", nargs=-1, required=True, metavar="HOST:PORT...")
+@cacert_option
+@output_option
+def clients(nodes: tuple[str, ...], cacert: str | None, output: str) -> None:
+    """List clients that push their own metrics (KIP-714): what they are, and the lag and latency that they see.
+
+    The arguments are the HTTP listeners of all brokers (HTTP:// in `listeners`; `strandline dev` prints them): each
+    client pushes to one of them. Nothing is pushed until somebody subscribes. Java, librdkafka and what is built on
+    them push by themselves then; `-o json` shows everything that they say.
+
+    \b
+    strandline config alter client-metrics all --set metrics=* --set interval.ms=30000
+    strandline cluster clients 127.0.0.1:9194 127.0.0.1:9195 127.0.0.1:9196
+    """
+    with plain_errors():
+        answers = {node: ask_json(node, "/clients", cacert) for node in nodes}
+    found = [{"broker": answer["node_id"], **client} for answer in answers.values() for client in answer["clients"]]
+    found.sort(key=lambda client: (client["client_id"], client["client_instance_id"]))
+    if output == "json":
+        print_json(found)
+        return
+    if not found:
+        echo(
+            "no client has pushed its metrics to these brokers: subscribe by `strandline config alter client-metrics "
+            "all --set metrics=*`, and wait for their interval.ms"
+        )
+        return
+    columns = ("client id", "software", "instance", "address", "broker", "pushed", "lag max", "latency ms")
+    print_table(columns, [_client_row(client) for client in found])
+
+
+def _client_row(client: dict[str, Any]) -> tuple[object, ...]:
+    metrics = client["metrics"]
+    age = "closed" if client["closed"] else f"{client['pushed_ms_ago'] / 1000:.0f} s ago"
+    return (
+        client["client_id"],
+        f"{client['client_software_name']} {client['client_software_version']}",
+        client["client_instance_id"],
+        client["client_source_address"],
+        client["broker"],
+        age,
+        _greatest(metrics, "records.lag.max"),
+        _greatest(metrics, "request.latency.avg"),
+    )
+
+
+def _greatest(metrics: dict[str, float], ending: str) -> str:
+    """The greatest of the metrics whose names end so; clients of every kind have the last words alike."""
+    values = [value for name, value in metrics.items() if name.endswith(ending)]
+    return f"{max(values):.0f}" if values else "-"
 
 
 cluster.add_command(bundle)

@@ -32,7 +32,7 @@ _CLIENTS: dict[str, type[CommonConfig]] = {
     "admin": AdminConfig,
 }
 
-_KIND = click.argument("kind", type=click.Choice(["topic", "broker", "broker-logger"]))
+_KIND = click.argument("kind", type=click.Choice(["topic", "broker", "broker-logger", "client-metrics"]))
 
 
 @click.group()
@@ -89,6 +89,7 @@ def alter(
     strandline config alter topic orders --set max.message.bytes=5000000
     strandline config alter topic orders --delete max.message.bytes --dry-run
     strandline config alter broker-logger 1 --set strandline.kafka=DEBUG
+    strandline config alter client-metrics all --set metrics=* --set interval.ms=30000
     """
     changes = config_changes(parse_pairs(pairs, "--set"), deleted)
     if not changes:
@@ -143,6 +144,10 @@ def _resource(kind: str, name: str) -> ConfigResource:
         raise click.UsageError("which topic? give its name: strandline config describe topic NAME")
     if kind == "broker-logger" and not name:
         raise click.UsageError("which broker's loggers? give its number: strandline config describe broker-logger 1")
+    if kind == "client-metrics" and not name:
+        raise click.UsageError(
+            "which subscription? give it a name: strandline config alter client-metrics NAME --set metrics=*"
+        )
     return ConfigResource(kind, name)
 
 

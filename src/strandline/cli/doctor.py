@@ -10,9 +10,19 @@ from typing import Any
 
 import click
 
-from strandline.cli.common import Target, check_reachable, output_option, plain_errors, print_json, target_options
+from strandline.cli.common import (
+    CommandFailed,
+    Target,
+    check_reachable,
+    output_option,
+    plain_errors,
+    print_json,
+    target_options,
+)
 from strandline.cli.http_listener import cacert_option, http_option, metrics_of
 from strandline.cli.screen import echo
+from strandline.cli.transactions import late_ones
+from strandline.client import Admin
 from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from strandline.cluster.node.doctor import (
     NO_EFFECT,
@@ -33,6 +43,7 @@ from strandline.cluster.node.doctor import (
     judge_tier,
 )
 from strandline.log import compiled
+from strandline.proto.errors import StrandlineError
 from strandline.proto.system import SystemClock
 
 FOUND = 1
@@ -67,7 +78,8 @@ def doctor(
     """Name every setting that can lose data, and what it would lose; every setting that has no effect; and an
     installation that lacks its compiled parts.
 
-    Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, and who is in sync;
+    Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, who is in sync, and
+    transactions that do not end, whose they are, and what to type;
     of brokers whose HTTP listeners are named (--http) also which have logs that are rotten, or cannot be compacted, and
     whose segments wait for an object store. The files of several nodes are also held against each other.
     With --security it names each open door of configuration files: listeners without TLS or authentication that others
@@ -134,7 +146,14 @@ def _of_cluster(target: Target) -> list[Finding]:
     with plain_errors(target):
         settings = target.settings_for(AdminConfig, request_timeout_ms=REQUEST_MS, default_api_timeout_ms=QUESTION_MS)
         check_reachable(Target(target.bootstrap, {name: str(value) for name, value in settings.items()}))
-        return asyncio.run(examine(target.bootstrap, settings))
+        found = asyncio.run(examine(target.bootstrap, settings))
+        try:
+            with Admin(target.bootstrap, **settings) as admin:
+                return found + late_ones(admin)
+        except (StrandlineError, CommandFailed) as error:
+            reason = error.message if isinstance(error, CommandFailed) else str(error)
+            says = "whether transactions hang, at which readers of committed records wait"
+            return [*found, Finding("transactions", reason, says, "ask again when all partitions are led", UNCHECKED)]
 
 
 def _of_metrics(node: str, cacert: str | None) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ COMMANDS = {
     "acl": f"{_HERE}.acls:acl",
     "audit": f"{_HERE}.audit:audit",
     "bench": f"{_HERE}.bench:bench",
+    "broker": f"{_HERE}.brokers:broker",
     "certs": f"{_HERE}.certs:certs",
     "cluster": f"{_HERE}.cluster:cluster",
     "completion": f"{_HERE}.completion:completion",

@@ -28,6 +28,7 @@ from strandline.cli.common import (
 from strandline.cli.copy import copy
 from strandline.cli.effects import values_set, warn, without_effect
 from strandline.cli.elections import elect
+from strandline.cli.moves import move_topic
 from strandline.cli.name_completion import topic_names
 from strandline.cli.screen import confirm, echo
 from strandline.cli.sizes import size
@@ -132,6 +133,7 @@ topic.add_command(backup)
 topic.add_command(restore)
 topic.add_command(copy)
 topic.add_command(size)
+topic.add_command(move_topic)
 
 
 @topic.command("list")

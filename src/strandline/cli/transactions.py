@@ -23,6 +23,7 @@ from strandline.cli.common import (
 from strandline.cli.name_completion import topic_names, transactional_ids
 from strandline.cli.screen import confirm, echo
 from strandline.client.types import ProducerDescription, TransactionDescription
+from strandline.cluster.node.doctor import Finding, judge_transactions
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -292,6 +293,23 @@ def _what(one: dict[str, Any]) -> str:
     places = ", ".join(f"{topic}-{partition}" for topic, partition in one["partitions"])
     whose = one["transactional_id"] or f"producer {one['producer_id']} of epoch {one['producer_epoch']}"
     return f"the transaction of {whose} in {places}"
+
+
+def late_ones(admin: Admin) -> list[Finding]:
+    """What does not end, for `strandline doctor`. Raises CommandFailed and StrandlineError: it cannot be known."""
+    now_ms = SystemClock().wall_ms()
+    described: list[TransactionDescription] = []
+    for listed in admin.list_transactions(states=OPEN):
+        try:
+            described += admin.describe_transactions([listed.transactional_id]).values()
+        except KafkaError as error:
+            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise
+    hanging = _hanging(admin, _open_since(admin, _led(admin, ()), now_ms - LATE_MS))
+    told = (
+        (place, one.producer_id, one.transaction_start_offset or 0, one.last_timestamp_ms) for place, one in hanging
+    )
+    return list(judge_transactions(described, told, now_ms))
 
 
 def _hanging_document(one: Hanging) -> dict[str, Any]:

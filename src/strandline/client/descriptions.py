@@ -19,7 +19,7 @@ from strandline.client.types import (
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 
-_RESOURCE_TYPES = {"topic": 2, "broker": 4, "broker-logger": 8, "group": 32}
+_RESOURCE_TYPES = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
 _OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 _SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",

@@ -52,7 +52,7 @@ class Processed(NamedTuple):
     transactions: int
 
 
-_OPEN = (TransactionState.OPEN, TransactionState.ABORTABLE, TransactionState.ABORTING)
+STILL_OPEN = (TransactionState.OPEN, TransactionState.ABORTABLE, TransactionState.ABORTING)
 
 Transform = Callable[[ConsumerRecord], Iterable[Send] | Send | None]
 
@@ -91,12 +91,7 @@ def process(
         TransactionFatal, KafkaError, UnknownTopic: what a retry does not mend.
         Exception: what `transform` has raised.
     """
-    reading: dict[str, Any] = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
-    reading |= {key.replace(".", "_"): value for key, value in (consumer or {}).items()}
-    if "enable_auto_commit" in reading:
-        raise ConfigError("enable.auto.commit", reading["enable_auto_commit"], "not with process(): it commits itself")
-    writing: dict[str, Any] = {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
-    writing |= {key.replace(".", "_"): value for key, value in (producer or {}).items()}
+    reading, writing = settings_of(consumer, producer)
     make = partial(_producer, bootstrap, transactional_id, group_id, {**settings, **writing})
     records = transactions = 0
     sender = make()
@@ -129,8 +124,24 @@ def process(
 def _producer(
     bootstrap: str | Sequence[str], transactional_id: str | None, group_id: str, settings: Mapping[str, Any]
 ) -> Producer:
-    name = transactional_id or f"{group_id}-{system_rng().getrandbits(64):016x}"
-    return Producer(bootstrap, **settings, transactional_id=name)
+    return Producer(bootstrap, **settings, transactional_id=transactional_id or new_id(group_id))
+
+
+def settings_of(
+    consumer: Mapping[str, Any] | None, producer: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the consumer and of the producer, with their defaults here. Raises ConfigError."""
+    reading: dict[str, Any] = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    reading |= {key.replace(".", "_"): value for key, value in (consumer or {}).items()}
+    if "enable_auto_commit" in reading:
+        raise ConfigError("enable.auto.commit", reading["enable_auto_commit"], "not with process(): it commits itself")
+    writing: dict[str, Any] = {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
+    return reading, writing | {key.replace(".", "_"): value for key, value in (producer or {}).items()}
+
+
+def new_id(group_id: str) -> str:
+    """A transactional id that no other process has."""
+    return f"{group_id}-{system_rng().getrandbits(64):016x}"
 
 
 def _transact(reader: Consumer, sender: Producer, batch: list[ConsumerRecord], transform: Transform) -> bool:
@@ -160,7 +171,7 @@ def _transact(reader: Consumer, sender: Producer, batch: list[ConsumerRecord], t
 def _aborted(sender: Producer, batch: list[ConsumerRecord], error: StrandlineError) -> bool:
     """False, once nothing is left of the transaction."""
     log.info("a transaction of %d records failed, and is tried again: %s", len(batch), error)
-    while sender.transaction_state in _OPEN:
+    while sender.transaction_state in STILL_OPEN:
         try:
             sender.abort_transaction()
         except OutcomeUnknown as slow:

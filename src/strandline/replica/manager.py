@@ -589,7 +589,11 @@ class ReplicaManager:
 
     def under_replicated(self) -> int:
         """Led partitions whose ISR lacks a replica."""
-        return sum(1 for core in self._leaders() if len(core.isr) < len(core.replicas))
+        return sum(1 for core in self._leaders() if core.under_replicated)
+
+    def reassigning(self) -> int:
+        """Led partitions that are on their way to other brokers (KIP-455)."""
+        return sum(1 for core in self._leaders() if core.is_moving)
 
     def under_min_isr(self) -> int:
         """Led partitions that cannot commit."""

@@ -85,6 +85,7 @@ class PartitionState:
         leader_throttled, follower_throttled: this broker's replica is listed: as leader it sends to replicas out of the
             ISR within the leader's quota, as follower out of the ISR it fetches within the follower's (KIP-73).
         tier: what of it lies in the object store.
+        adding, removing: those of `replicas` that a move under way brings, and those that go when it is over.
     """
 
     topic: str
@@ -102,6 +103,8 @@ class PartitionState:
     leader_throttled: bool = False
     follower_throttled: bool = False
     tier: Tier = NO_TIER
+    adding: tuple[NodeId, ...] = ()
+    removing: tuple[NodeId, ...] = ()
 
     @property
     def topic_partition(self) -> TopicPartition:

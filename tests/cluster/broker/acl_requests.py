@@ -136,6 +136,7 @@ REQUESTS: list[Ask] = [
     Ask(Api.DELETE_RECORDS, lambda t: {"topics": [{**_both(t), "partitions": [{"partition_index": 0, "offset": -1}]}]}),
     Ask(Api.DESCRIBE_CONFIGS, _configs(2)),
     Ask(Api.DESCRIBE_CONFIGS, _configs(4, "1")),
+    Ask(Api.LIST_CONFIG_RESOURCES, lambda t: {"resource_types": ()}),
     Ask(Api.ALTER_CONFIGS, _configs(2)),
     Ask(Api.ALTER_CONFIGS, _configs(4, "1")),
     Ask(Api.INCREMENTAL_ALTER_CONFIGS, _configs(2)),
@@ -224,5 +225,16 @@ REQUESTS: list[Ask] = [
     Ask(Api.SASL_HANDSHAKE, lambda t: {"mechanism": "PLAIN"}),
     Ask(Api.SASL_AUTHENTICATE, lambda t: {"auth_bytes": b"x"}),
     Ask(Api.API_VERSIONS, lambda t: {"client_software_name": "t", "client_software_version": "1"}),
+    Ask(Api.GET_TELEMETRY_SUBSCRIPTIONS, lambda t: {"client_instance_id": UUID(int=1)}),
+    Ask(
+        Api.PUSH_TELEMETRY,
+        lambda t: {
+            "client_instance_id": UUID(int=1),
+            "subscription_id": 0,
+            "terminating": False,
+            "compression_type": 0,
+            "metrics": b"",
+        },
+    ),
 ]
 """Names that a version does not have are left out."""

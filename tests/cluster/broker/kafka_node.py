@@ -310,7 +310,7 @@ class KafkaNode:
             new_producer_id=self.new_producer_id,
         )
         self.verifier = Verifier(
-            ME, coordinator=self.transactions, image=lambda: self.controller.image, rpc=NoNetwork()
+            ME, coordinator=self.transactions, image=lambda: self.controller.image, rpc=NoNetwork(), clock=clock
         )
         self.replicas.on_hosted(self.hosted)  # as a node does: logs may be made some turns later
         self.authorizer = ChosenAuthorizer()

@@ -12,7 +12,7 @@ from kafka_node import KafkaNode, until
 from kafka_wire import KafkaClient, connect
 from test_kafka_fetch import fetch
 
-from strandline.cluster.broker.handlers.fetch import EVICTION_MS_MIN, FetchedPartition, FetchSessions
+from strandline.cluster.broker.handlers.fetch_sessions import EVICTION_MS_MIN, FetchedPartition, FetchSessions
 from strandline.cluster.broker.memory import FETCH_BYTES, PARTITION_BYTES, KeptMemory
 from strandline.cluster.broker.request import Action, AllowAll, RequestContext
 from strandline.proto.error_codes import ErrorCode

@@ -22,7 +22,8 @@ from test_kafka_produce import batch
 from test_kafka_tls import ca, listener, trusting  # noqa: F401 - a fixture
 
 from strandline.cluster.broker.handlers import fetch as fetch_handler
-from strandline.cluster.broker.handlers.fetch import Fetch, FetchedPartition, FetchHandler
+from strandline.cluster.broker.handlers.fetch import Fetch, FetchHandler
+from strandline.cluster.broker.handlers.fetch_sessions import FetchedPartition
 from strandline.cluster.broker.loop_time import STRANGERS_MS, TURN_MS
 from strandline.cluster.broker.request import Peer
 from strandline.cluster.broker.sasl import REQUESTS_BEFORE_MAX

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from strandline.client.config import ConsumerConfig, ProducerConfig
-from strandline.client.types import PartitionDescription, TopicDescription
+from strandline.client.types import NodeInfo, PartitionDescription, TopicDescription, TransactionDescription
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.doctor import (
     SLOW_SYNC_S,
@@ -24,8 +24,10 @@ from strandline.cluster.node.doctor import (
     judge_syncs,
     judge_tier,
     judge_topic,
+    judge_transactions,
 )
 from strandline.log.watched_disk import BOUNDS_S
+from strandline.proto.ids import TopicPartition
 
 SAFE = {
     "node.id": "1",
@@ -191,3 +193,25 @@ def test_files_of_nodes_that_differ_in_the_store_are_named() -> None:
     assert settings(judge_stores([without, without])) == []
     assert settings(judge_stores([here, there])) == [f"{url} = file:///a", f"{url} = file:///b"]
     assert settings(judge_stores([here, without])) == [f"{url} = file:///a", f"no {url}"]
+
+
+def test_transactions_that_do_not_end_are_named() -> None:
+    """Whose it is, where, since when, and what to type; nothing of those that have their time left."""
+    nobody = NodeInfo(1, "host", 9092)
+    place = TopicPartition("orders", 0)
+
+    def told(state: str, started_ms: int) -> list[Finding]:
+        one = TransactionDescription("pay", nobody, state, 7, 3, 60_000, started_ms, (place,))
+        return list(judge_transactions([one], [], 200_000))
+
+    assert told("Ongoing", 200_000 - 89_000) == told("PrepareCommit", 200_000 - 29_000) == []
+    [open_one] = told("Ongoing", 200_000 - 91_000)
+    assert open_one.where == "transactional id pay"
+    assert "of producer 7, epoch 3, in orders-0, is open since 91 s, coordinator 1" in open_one.setting
+    assert open_one.remedy == "strandline transaction abort pay"
+    [decided] = told("PrepareAbort", 0)
+    assert "is decided (PrepareAbort), and not ended everywhere, since 200 s" in decided.setting
+    [hanging] = judge_transactions([], [(place, 7, 12, 50_000)], 200_000)
+    assert hanging.where == "orders-0"
+    assert "of producer 7 is open from offset 12 on, silent for 150 s" in hanging.setting
+    assert hanging.remedy.endswith("--topic orders --partition 0 --start-offset 12")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.acceptance.helpers import eventually
+from tests.acceptance.topics import create
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.cluster.node.dev import DevCluster
@@ -68,6 +70,34 @@ def test_metrics_count_what_happened(cluster: DevCluster) -> None:
         sums = [value(node, f"{prefix}{part}timems_sum", request="Produce") for part in parts]
         assert sum(sums[:-1]) == pytest.approx(sums[-1])
         assert sums[1] > 0
+
+
+def test_metrics_of_transactions(cluster: DevCluster) -> None:
+    """An open transaction of offsets and records, over the coordinator and the leaders that it has."""
+    create(cluster.bootstrap, "measured-transactions", 2, 3)
+
+    def total(name: str, **labels: str) -> float:
+        return sum(value(scrape(cluster, node_id), name, **labels) for node_id in cluster.node_ids)
+
+    states = "strandline_transactional_ids"
+    ongoing, done = total(states, state="Ongoing"), total(states, state="CompleteCommit")
+    with Producer(cluster.bootstrap, transactional_id="measured", linger_ms=0) as producer:
+        producer.begin_transaction()
+        for number in range(2):
+            producer.send("measured-transactions", b"x", partition=number)
+        producer.flush()
+        assert total(states, state="Ongoing") == ongoing + 1
+        assert total("strandline_transaction_open_seconds_max") > 0
+        assert total("kafka_server_addpartitionstotxnmanager_verificationtime_seconds_count") >= 1
+        assert total("kafka_server_replicamanager_produceridcount") >= 2
+        producer.commit_transaction()
+    eventually(lambda: total(states, state="CompleteCommit") == done + 1)
+    assert total("strandline_transactions_ending") == 0
+    assert total("kafka_server_transaction_coordinator_metrics_num_partitions", state="active") >= 1
+    manager = "kafka_coordinator_transaction_transactionmarkerchannelmanager_"
+    for name in ("unknowndestinationqueuesize", "logappendretryqueuesize"):
+        assert total(manager + name) == 0
+    assert total("kafka_server_replicamanager_partitionswithlatetransactionscount") == 0
 
 
 def test_every_metric_is_documented(cluster: DevCluster) -> None:

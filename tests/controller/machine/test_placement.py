@@ -11,6 +11,7 @@ import pytest
 from strandline.controller import api
 from strandline.controller.machine import topics
 from strandline.controller.machine.placement import Placer, UsableBroker
+from strandline.controller.metadata.features import LEVEL_OF_MOVES
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -123,6 +124,18 @@ class TestCordon:
         assert "it is cordoned" in outcome.message
         assert "`strandline broker uncordon 2`" in outcome.message
 
+    def test_nothing_moves_to_it(self, machine_cluster: Any) -> None:
+        """What it has may be put in another order; another replica is refused."""
+        cluster = machine_cluster(3, level=LEVEL_OF_MOVES)
+        cluster.create("t", [[1, 2]])
+        cluster.set_config("cordoned.log.dirs", "*", topic=2)
+        cluster.set_config("cordoned.log.dirs", "*", topic=3)
+        outcome = cluster.move([1, 3])
+        assert outcome.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert "gives broker 3 a new replica, and it is cordoned" in outcome.message
+        assert cluster.move([2, 1]).error is ErrorCode.NONE
+        assert cluster.partition().replicas == (2, 1)
+
     def test_it_stays_cordoned_while_it_is_down_and_anew(self, machine_cluster: Any) -> None:
         """The metadata have it, and no process: neither a death nor a new registration takes it away."""
         cluster = machine_cluster(3)
@@ -137,3 +150,33 @@ class TestCordon:
         outcome = machine_cluster(1).set_config("cordoned.log.dirs", "/disk1", topic=1)
         assert outcome.error is ErrorCode.INVALID_CONFIG
         assert "strandline log move" in outcome.message
+
+
+def test_replicas_are_counted_again_for_changed_topics_alone(machine_cluster: Any) -> None:
+    """Rule A24: one more topic costs what it has, and not what the cluster has; and the counts stay those of the image,
+    whatever is created, extended, changed and deleted."""
+    cluster = machine_cluster(4)
+    counts = cluster.state.counts
+    rng = random.Random(3)
+
+    def check() -> None:
+        replicas, leaders = counts.of(cluster.image)
+        parts = [part for _, part in cluster.image.partitions()]
+        assert +replicas == Counter(node for part in parts for node in part.replicas)
+        assert +leaders == Counter(part.preferred_leader for part in parts)
+
+    for number in range(12):
+        cluster.create_topic(api.CreatableTopic(f"t{number}", num_partitions=rng.randint(1, 5), replication_factor=2))
+        check()
+        if number % 3 == 2:
+            ref = api.TopicRef(name=f"t{number - 1}")
+            cluster.run(topics.delete_topics(cluster.state, api.DeleteTopicsRequest((ref,))))
+            check()
+        if number % 4 == 3:
+            cluster.fence(number % 3 + 2)
+            check()
+            cluster.start(number % 3 + 2)
+    kept = counts._topics[cluster.image.topics["t0"].topic_id]
+    cluster.create_topic(api.CreatableTopic("last", num_partitions=1, replication_factor=2))
+    check()
+    assert counts._topics[cluster.image.topics["t0"].topic_id] is kept

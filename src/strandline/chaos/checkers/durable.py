@@ -13,6 +13,7 @@ from strandline.chaos.checkers.stored import batch_at, find_directory, segments_
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.disk_image import FileNode
 from strandline.chaos.sim.disk_names import DirNode
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.ids import NodeId, TopicIdPartition
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.partition import Partition
@@ -92,14 +93,21 @@ class CommittedIsDurable:
     flush.policy=replicate).
 
     A disk on which something was destroyed is not judged before it has been found whole again: what it had
-    acknowledged before counts, and is gone.
+    acknowledged before counts, and is gone. Nor is a member that a move has taken away since: its broker has deleted
+    it, and the leader will hear of that (rule B46).
     """
 
-    def __init__(self, place: Callable[[int, str], tuple[SimDisk, str]]) -> None:
-        """`place` tells the disk and the directory of a node's replica of the partition of a name."""
+    def __init__(
+        self,
+        place: Callable[[int, str], tuple[SimDisk, str]],
+        committed: Callable[[TopicIdPartition], PartitionRecord | None] = lambda _: None,
+    ) -> None:
+        """`place` tells the disk and the directory of a node's replica of the partition of a name, `committed` the
+        partition by the newest metadata."""
         self.looked = 0
         """Number of members' images that were looked at."""
         self._place = place
+        self._committed = committed
         self._ends = DurableEnds()
         self._seen: dict[tuple[int, TopicIdPartition], tuple[LeaderCore, int]] = {}
         """(node, partition) -> its leadership, and the high watermark that was looked at."""
@@ -116,8 +124,11 @@ class CommittedIsDurable:
         if seen is not None and seen[0] is core and seen[1] >= core.high_watermark:
             return
         self._seen[key] = core, core.high_watermark
+        now = self._committed(partition.state.topic_id_partition)
+        left = now.isr if now is not None and now.leader_epoch > core.leader_epoch else core.maximal_isr
         for member in core.maximal_isr:
-            self._check_member(node, partition, core, member)
+            if member in left:
+                self._check_member(node, partition, core, member)
 
     def _check_member(self, node: int, partition: Partition, core: LeaderCore, member: NodeId) -> None:
         name = str(partition.topic_partition)

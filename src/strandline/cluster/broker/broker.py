@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from strandline.cluster.broker.api import Handlers
 from strandline.cluster.broker.brokers import Brokers
+from strandline.cluster.broker.client_telemetry import ClientTelemetry
 from strandline.cluster.broker.config import BrokerConfig, DerivedSetting, StaticSetting
 from strandline.cluster.broker.connection_limits import ConnectionLimits
 from strandline.cluster.broker.first_appends import TransactionGate
@@ -39,6 +40,7 @@ from strandline.cluster.broker.handlers.quotas import QuotasHandler
 from strandline.cluster.broker.handlers.reassignments import ReassignmentsHandler
 from strandline.cluster.broker.handlers.sasl import SaslAuthenticateHandler, SaslHandshakeHandler
 from strandline.cluster.broker.handlers.scram_credentials import ScramCredentialsHandler
+from strandline.cluster.broker.handlers.telemetry import TelemetryHandler
 from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
 from strandline.cluster.broker.handlers.topics import TopicsHandler
 from strandline.cluster.broker.handlers.transactions import TransactionsHandler
@@ -117,6 +119,7 @@ class Broker:
         connection_numbers: in the order in which they were accepted.
         handlers: one of each class.
         apis: by API key, bound to the handlers.
+        telemetry: what clients tell of themselves.
         quotas: what clients may take; None while no quota is set.
     """
 
@@ -128,6 +131,9 @@ class Broker:
         self.kept = KeptMemory(config.memory_bytes // KEPT_PART)
         self.loop_time = LoopTime(clock)
         self.connection_limits = ConnectionLimits(config)
+        self.telemetry = ClientTelemetry(
+            node_id=parts.node_id, broker_epoch=parts.broker_epoch, image=image, clock=clock
+        )
         self.connection_numbers = parts.transactions.connection_numbers
         self.quotas: ClientQuotas | None = None
         self._window_shape = WindowShape(config.quota_windows, config.quota_window_s * 1000)
@@ -191,6 +197,7 @@ class Broker:
             *_group_handlers(parts, brokers),
             *_cluster_handlers(parts, brokers),
             *_security_handlers(parts),
+            TelemetryHandler(self.telemetry),
         )
         self.apis = served_by(self.handlers)
 

@@ -33,6 +33,7 @@ from strandline.cluster.broker.handlers import (
     reassignments,
     sasl,
     scram_credentials,
+    telemetry,
     topic_partitions,
     topics,
     transactions,
@@ -71,6 +72,7 @@ _FAMILIES = (
     log_dirs,
     quotas,
     scram_credentials,
+    telemetry,
 )
 
 _ROWS: tuple[ApiRow, ...] = tuple(row for family in _FAMILIES for row in family.ROWS)

@@ -64,7 +64,11 @@ class Coordinators:
             new_producer_id=new_producer_id,
         )
         self.verifier = Verifier(
-            config.node, coordinator=self.transactions, image=lambda: node.publisher.image, rpc=node.rpc
+            config.node,
+            coordinator=self.transactions,
+            image=lambda: node.publisher.image,
+            rpc=node.rpc,
+            clock=node.clock,
         )
         replicas.on_hosted(self._hosted)
 

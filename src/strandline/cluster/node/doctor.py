@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.client.config import ConsumerConfig, ProducerConfig
-from strandline.client.types import TopicDescription
+from strandline.client.types import TopicDescription, TransactionDescription
 from strandline.cluster.node.authorization import open_doors
 from strandline.cluster.node.config import NodeConfig
 from strandline.controller.metadata.settings import BROKER_SETTINGS, settings_without_effect
 from strandline.log.compiled import CONSEQUENCE, REMEDY
+from strandline.proto.ids import TopicPartition
 from strandline.replica.tier_config import STORE_URL
 
 PARTITIONS_A_BROKER_MAX = 2000
@@ -29,6 +30,9 @@ SLOW_SHARE_MAX, SYNCS_MIN = 0.05, 100
 """A few slow syncs (a deletion, a neighbour) are no finding, nor is the beginning of a node."""
 IN_FLIGHT_S_MAX = 1.0
 """A sync under way for longer is told before it ends: the broker's own log warns then, too, by default."""
+
+OVERDUE_S = 30.0
+"""A transaction is aborted, and its markers are written, within seconds of its time, elections included."""
 
 RISK = "risk"
 NO_EFFECT = "no effect"
@@ -280,6 +284,51 @@ def judge_damage(where: str, *, rotten: int, uncleanable: int) -> Iterator[Findi
             "nothing yet; but these topics keep every value of each key, and fill the disk",
             "its log says why (a log is compacted no more). Once what has rotted there is healed, or the broker starts "
             "again, compaction tries again",
+        )
+
+
+def judge_transactions(
+    described: Iterable[TransactionDescription], hanging: Iterable[tuple[TopicPartition, int, int, int]], now_ms: float
+) -> Iterator[Finding]:
+    """Findings on transactions that do not end: readers of committed records wait at them.
+
+    Args:
+        described: those that coordinators have, open or decided.
+        hanging: those that no coordinator will end: where, of which producer id, from which offset on, and the time of
+            the last record (-1: not known).
+    """
+    for one in described:
+        age_s = 0.0 if one.started_ms is None else (now_ms - one.started_ms) / 1000
+        places = ", ".join(map(str, one.partitions)) or "no partition yet"
+        whose = f"of producer {one.producer_id}, epoch {one.producer_epoch}, in {places}"
+        since = f"since {age_s:,.0f} s, coordinator {one.coordinator.node_id}"
+        where = f"transactional id {one.transactional_id}"
+        if one.state == "Ongoing" and age_s > one.timeout_ms / 1000 + OVERDUE_S:
+            yield Finding(
+                where,
+                f"a transaction {whose}, is open {since}: longer than its transaction.timeout.ms={one.timeout_ms}",
+                "nothing; but readers of committed records wait at it",
+                f"strandline transaction abort {one.transactional_id}",
+                SLOW,
+            )
+        elif one.state in ("PrepareCommit", "PrepareAbort") and age_s > OVERDUE_S:
+            yield Finding(
+                where,
+                f"a transaction {whose}, is decided ({one.state}), and not ended everywhere, {since}",
+                "nothing; but readers of committed records wait at it, and its producer begins no other",
+                "a leader does not take its marker: strandline topic describe shows partitions without one, and the "
+                "coordinator's log says which",
+                SLOW,
+            )
+    for place, producer_id, start, last_ms in hanging:
+        silent = "" if last_ms < 0 else f", silent for {(now_ms - last_ms) / 1000:,.0f} s"
+        yield Finding(
+            str(place),
+            f"a transaction of producer {producer_id} is open from offset {start} on{silent}, and no coordinator will "
+            f"end it",
+            "nothing; but readers of committed records wait at it for ever, and compaction does",
+            f"strandline transaction abort --topic {place.topic} --partition {place.partition} --start-offset {start}",
+            SLOW,
         )
 
 

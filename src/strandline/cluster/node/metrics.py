@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from strandline.cluster.broker.memory import Account
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.node.broker_role import BrokerRole
+from strandline.cluster.node.metrics_clients import of_clients
 from strandline.cluster.node.metrics_groups import of_groups
 from strandline.cluster.node.metrics_quotas import of_quotas, of_replication_quotas
 from strandline.cluster.node.metrics_requests import of_requests
 from strandline.cluster.node.metrics_security import of_audit, of_authentications, of_certificates
 from strandline.cluster.node.metrics_tier import of_tier
+from strandline.cluster.node.metrics_transactions import of_transactions
 from strandline.cluster.node.observed import ObservedNode
 from strandline.log.disk import DiskError
 from strandline.log.findings import LogCondition
@@ -71,11 +73,13 @@ class Metrics:
                     yield from of_requests(node.broker.listeners)
                     yield from _of_authorizer(node.broker)
                     yield from of_groups(node.broker)
+                    yield from of_transactions(node.broker, node.clock.wall_ms())
                     yield from of_authentications(node.broker)
                     yield from of_audit(node.broker)
                     yield from of_quotas(node.broker)
                     yield from of_replication_quotas(node.broker)
                     yield from of_tier(node.broker)
+                    yield from of_clients(node.broker)
 
         registry = CollectorRegistry()
         registry.register(OfNode())
@@ -197,6 +201,11 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
         prefix + "underreplicatedpartitions",
         "Partitions led here whose ISR lacks a replica.",
         replicas.under_replicated(),
+    )
+    yield _gauge(
+        prefix + "reassigningpartitions",
+        "Partitions led here that are moving to other brokers.",
+        replicas.reassigning(),
     )
     yield _gauge(
         prefix + "underminisrpartitioncount",

@@ -92,7 +92,7 @@ class ReplicaFeed:
             if resource_type is ResourceType.TOPIC:
                 if name in image.topics:
                     topics[name] = image.topics[name]
-            else:
+            elif resource_type is ResourceType.BROKER:
                 return list(image.topics.values())
         return list(topics.values())
 
@@ -114,6 +114,8 @@ class ReplicaFeed:
             leader_throttled=resolver.leader_throttled(image, topic.name, info.partition),
             follower_throttled=resolver.follower_throttled(image, topic.name, info.partition),
             tier=image.tier(topic.topic_id, info.partition),
+            adding=info.adding_replicas,
+            removing=info.removing_replicas,
         )
 
 

@@ -14,7 +14,7 @@ What waits is sent again after a pause that doubles, or at once when the metadat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -111,6 +111,10 @@ class MarkerOrders:
         while self._heap and self._waiting.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
+
+    def waiting(self) -> Iterator[TopicPartition]:
+        """The partition of each marker that waits to be sent again."""
+        return (addressed.partition for addressed in self._waiting if addressed.number in self._orders)
 
     def look_again(self, concerns: Callable[[TopicPartition], bool]) -> None:
         """The metadata of some partitions changed: what waits for them is sent at once."""

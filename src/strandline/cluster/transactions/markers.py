@@ -26,7 +26,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, ProducerId, TopicPartition
+from strandline.proto.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, ProducerId, TopicPartition
 from strandline.proto.messages.method import call
 from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock, Rpc, RpcError
@@ -83,6 +83,11 @@ class MarkerSender:
     def pending(self) -> int:
         """Transactions that are decided, and whose markers are not all written."""
         return len(self._orders)
+
+    def waiting(self) -> tuple[int, int]:
+        """Markers that wait to be sent again: for a leader of their partition, and behind an answer that was none."""
+        led = [self._leader_of(partition) not in (None, NO_NODE) for partition in self._orders.waiting()]
+        return led.count(False), led.count(True)
 
     def send(self, order: MarkerOrder, written: Written) -> None:
         """Write the order's marker into each of its partitions, of which there is one at least; then, in a later turn

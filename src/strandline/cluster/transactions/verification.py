@@ -19,7 +19,7 @@ from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NodeId, ProducerId, TopicPartition
 from strandline.proto.messages.fields import Int32, Int64
 from strandline.proto.messages.method import call, handler, method
-from strandline.proto.ports import Rpc, RpcError, UnaryHandler
+from strandline.proto.ports import Clock, Rpc, RpcError, UnaryHandler
 
 CALL_MS = 5_000.0
 """So long the coordinator's answer is waited for: to add a partition it writes a record."""
@@ -73,16 +73,33 @@ class Coordinator(Protocol):
         """The answer of the shard that has the id. Raises KafkaError."""
 
 
+@dataclass
+class VerificationFigures:
+    """Questions that a broker has put to coordinators, how long it waited for the answers, and partitions refused."""
+
+    questions: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+
+
 class Verifier:
     """Asks for one broker, and answers for the coordinator that it has itself."""
 
     def __init__(
-        self, node_id: NodeId, *, coordinator: Coordinator, image: Callable[[], MetadataImage], rpc: Rpc
+        self,
+        node_id: NodeId,
+        *,
+        coordinator: Coordinator,
+        image: Callable[[], MetadataImage],
+        rpc: Rpc,
+        clock: Clock,
     ) -> None:
         self._node_id = node_id
         self._coordinator = coordinator
         self._image = image
         self._rpc = rpc
+        self._clock = clock
+        self.figures = VerificationFigures()
 
     async def verify(
         self,
@@ -95,6 +112,22 @@ class Verifier:
     ) -> Answers:
         """An answer for each partition: the coordinator's, or why there is none: COORDINATOR_NOT_AVAILABLE,
         NETWORK_EXCEPTION."""
+        begun_ms = self._clock.monotonic_ms()
+        answers = await self._verified(transactional_id, producer_id, producer_epoch, partitions, add=add)
+        self.figures.questions += 1
+        self.figures.seconds += (self._clock.monotonic_ms() - begun_ms) / 1000
+        self.figures.failures += sum(code is not ErrorCode.NONE for code in answers.values())
+        return answers
+
+    async def _verified(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> Answers:
         placed = self._coordinator.placed(transactional_id)
         if placed is None or not placed.has_leader:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)

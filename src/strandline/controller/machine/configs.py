@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 from strandline.controller.api import (
     AlterConfigsReply,
@@ -16,22 +17,38 @@ from strandline.controller.api import (
 from strandline.controller.machine import tiering
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import LEVEL_OF_MOVES, METADATA_FEATURE
 from strandline.controller.metadata.image import ConfigResource, MetadataImage, ResourceType, TopicInfo
 from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, PartitionChangeRecord, PartitionRecord
 from strandline.controller.metadata.settings import (
     AGREED_KEYS,
     BROKER_SETTINGS,
+    CLIENT_METRICS_SETTINGS,
     TOPIC_SETTINGS,
     validate_broker_settings,
+    validate_client_metrics_settings,
     validate_topic_settings,
 )
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import NodeId
-from strandline.proto.settings import ConfigType, split_list
+from strandline.proto.settings import ConfigType, Setting, split_list
 
 _BINDING = AGREED_KEYS & TOPIC_SETTINGS.keys()
 """What elections and the eligible leader replicas of partitions rest on."""
+
+
+_SETTINGS: Mapping[ResourceType, Mapping[str, Setting[Any]]] = {
+    ResourceType.TOPIC: TOPIC_SETTINGS,
+    ResourceType.BROKER: BROKER_SETTINGS,
+    ResourceType.CLIENT_METRICS: CLIENT_METRICS_SETTINGS,
+}
+
+SUBSCRIPTIONS_MAX = 100
+"""Subscriptions to client metrics."""
+
+NAME_CHARS_MAX = 249
+"""Characters of the name of one: as many as of a topic's."""
 
 
 def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest) -> Result[AlterConfigsReply]:
@@ -77,6 +94,8 @@ def _alter_resource(state: MachineState, item: ResourceAlteration, resource: Con
         if resource[0] is ResourceType.TOPIC:
             validate_topic_settings(changed)
             tiering.check_topic(state, resource[1], after)
+        elif resource[0] is ResourceType.CLIENT_METRICS:
+            validate_client_metrics_settings(changed)
         else:
             validate_broker_settings(changed, cluster_default=not resource[1])
             tiering.check_brokers(state.image, resource, after)
@@ -94,11 +113,35 @@ def _check_resource(image: MetadataImage, resource: ConfigResource) -> None:
     if kind is ResourceType.TOPIC:
         if name not in image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named {name!r}.")
+    elif kind is ResourceType.CLIENT_METRICS:
+        _check_subscription(image, name)
     elif name:
         if not name.isdecimal():
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"A broker is named by its node id, not {name!r}.")
         if NodeId(int(name)) not in image.brokers:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {name} is not registered.")
+
+
+def _check_subscription(image: MetadataImage, name: str) -> None:
+    """Raises KafkaError: no client metrics can be subscribed to under this name, or none at all yet."""
+    if image.metadata_version < LEVEL_OF_MOVES:  # rule A42/subscriptions-of-a-level-that-is-not-finalized
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"Client metrics are subscribed to from {METADATA_FEATURE} {LEVEL_OF_MOVES} on, and the cluster is at "
+            f"{image.metadata_version}: raise it by `strandline upgrade finalize`.",
+        )
+    if not 0 < len(name) <= NAME_CHARS_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"A subscription to client metrics has a name of 1 to {NAME_CHARS_MAX} characters.",
+        )
+    there = [known for kind, known in image.configs if kind is ResourceType.CLIENT_METRICS]
+    if name not in there and len(there) >= SUBSCRIPTIONS_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"There are {len(there)} subscriptions to client metrics, and each is matched against each client: delete "
+            "one first.",
+        )
 
 
 def _altered(kind: ResourceType, alteration: ConfigAlteration, current: Mapping[str, str]) -> str | None:
@@ -110,7 +153,7 @@ def _altered(kind: ResourceType, alteration: ConfigAlteration, current: Mapping[
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {operation.name} of {name}.")
     if operation is ConfigOperation.SET:
         return value
-    row = (TOPIC_SETTINGS if kind is ResourceType.TOPIC else BROKER_SETTINGS).get(name)
+    row = _SETTINGS[kind].get(name)
     if row is None or row.type is not ConfigType.LIST:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Cannot {operation.name} to {name}, because its type is not LIST.")
     parts = dict.fromkeys(split_list(current.get(name, row.default or "")))

@@ -93,6 +93,7 @@ def _alter_one(state: MachineState, move: PartitionMove, *, keeps_factor: bool) 
             f"The replication factor is changed from {factor} to {len(move.replicas)}.",
         )
     adding = tuple(node for node in move.replicas if node not in original)
+    # rule B49/the-cordoned-get-what-moves
     check_not_cordoned(state.image, [node for node in adding if node not in partition.adding_replicas])
     mark("reassignment-replaced" if partition.is_moving else "reassignment-begun")
     removing = tuple(node for node in original if node not in move.replicas)

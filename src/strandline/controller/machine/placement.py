@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from strandline.controller.metadata.config_resolver import ConfigResolver
-from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.controller.metadata.settings import BrokerSettings
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import NodeId, TopicId
 from strandline.proto.ports import Rng
 
 
@@ -70,21 +70,58 @@ def check_not_cordoned(image: MetadataImage, nodes: Iterable[NodeId]) -> None:
         )
 
 
+class ReplicaCounts:
+    """Replicas and preferred leaderships of each broker in the whole cluster.
+
+    They are counted by topic, and again for topics alone that have changed since the last time: images share what has
+    not, so identity says it all. To count everything for each topic that is created takes as long as the cluster is
+    large (rule A24).
+    """
+
+    def __init__(self) -> None:
+        self._replicas: Counter[NodeId] = Counter()
+        self._leaders: Counter[NodeId] = Counter()
+        self._topics: dict[TopicId, tuple[TopicInfo, Counter[NodeId], Counter[NodeId]]] = {}
+
+    def of(self, image: MetadataImage) -> tuple[Counter[NodeId], Counter[NodeId]]:
+        """Counters of (replicas, preferred leaderships), for the caller to change."""
+        for topic_id in [gone for gone in self._topics if gone not in image.topic_by_id]:
+            self._forget(topic_id)
+        for topic_id, topic in image.topic_by_id.items():
+            known = self._topics.get(topic_id)
+            if known is None or known[0] is not topic:  # rule A24/replicas-are-counted-for-each-topic
+                self._forget(topic_id)
+                self._add(topic_id, topic)
+        return self._replicas.copy(), self._leaders.copy()
+
+    def _add(self, topic_id: TopicId, topic: TopicInfo) -> None:
+        parts = topic.partitions.values()
+        replicas = Counter(node for part in parts for node in part.replicas)
+        leaders = Counter(part.preferred_leader for part in parts)
+        self._topics[topic_id] = topic, replicas, leaders
+        self._replicas.update(replicas)
+        self._leaders.update(leaders)
+
+    def _forget(self, topic_id: TopicId) -> None:
+        known = self._topics.pop(topic_id, None)
+        if known is not None:
+            self._replicas.subtract(known[1])
+            self._leaders.subtract(known[2])
+
+
 class Placer:
     """Places the partitions of one topic after another; counts what the cluster has and what it has placed itself."""
 
-    def __init__(self, brokers: Sequence[UsableBroker], image: MetadataImage, rng: Rng) -> None:
+    def __init__(
+        self, brokers: Sequence[UsableBroker], image: MetadataImage, rng: Rng, counts: ReplicaCounts | None = None
+    ) -> None:
         self._brokers = list(brokers)
         cordoned = cordoned_brokers(image)
         them = ", ".join(map(str, cordoned))
         self._cordoned = f" Cordoned: {them} (`strandline broker uncordon`)." if cordoned else ""
         # Ties go to the first broker here; shuffled once, so that one topic after another does not load one broker.
         rng.shuffle(self._brokers)
-        self._replicas: Counter[NodeId] = Counter()
-        self._leaders: Counter[NodeId] = Counter()
-        for _, partition in image.partitions():
-            self._replicas.update(partition.replicas)
-            self._leaders[partition.preferred_leader] += 1
+        self._replicas, self._leaders = (counts or ReplicaCounts()).of(image)
 
     def place(
         self, count: int, replication_factor: int, existing: Iterable[tuple[NodeId, ...]] = ()

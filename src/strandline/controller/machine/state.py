@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
 from strandline.controller.machine.partition_change import Assignment, Election, LogPosition, PartitionChange
+from strandline.controller.machine.placement import ReplicaCounts
 from strandline.controller.machine.replica_reports import OffsetTracker, ReportedReplicas
 from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
 from strandline.controller.machine.unproven import UnprovenEnds
@@ -23,6 +24,7 @@ from strandline.controller.metadata.records import (
     PartitionRecord,
     RegisterBrokerRecord,
 )
+from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
@@ -92,10 +94,11 @@ class Progress:
         self.finished = True
         self._left: float = math.inf
         self._kept: dict[str, Any] = {}
+        self._named: set[str] = set()
 
     def begin_step(self, judged_max: int) -> None:
         """Begin a run of the command."""
-        self.finished, self._left = True, judged_max
+        self.finished, self._left, self._named = True, judged_max, set()
 
     def end_step(self) -> None:
         """End the run; the next one goes on where it stopped."""
@@ -112,6 +115,9 @@ class Progress:
 
     def take(self, name: str, find: Iterable[T]) -> Iterator[T]:
         """What is left of the work that the first step found, as far as this one has room."""
+        ensure(name not in self._named, "OneWorkAName", name=name)
+        if self._left != math.inf:
+            self._named.add(name)
         queue: deque[T] = self.once(name, lambda: deque(find))
         while queue:
             if self._left <= 0:  # rule A39/a-broker-leaves-in-one-step
@@ -154,6 +160,8 @@ class MachineState:
         """Replicas with batches that are not what was written, on a disk that is well otherwise."""
         self.without_room = ReportedReplicas()
         """Replicas in a full directory of a broker that has room in another."""
+        self.counts = ReplicaCounts()
+        """Of replicas on each broker, for those that are placed next."""
         self.leaving: dict[NodeId, None] = {}
         """Brokers that are being taken out of the ISRs, step by step: they lead nothing new, and join none."""
         self.progress = Progress()

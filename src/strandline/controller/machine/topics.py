@@ -60,7 +60,7 @@ class _Placement:
         self, count: int, replication_factor: int, existing: Iterable[tuple[NodeId, ...]] = ()
     ) -> list[tuple[NodeId, ...]]:
         if self._placer is None:
-            self._placer = Placer(self.brokers, self.image, self._state.rng)
+            self._placer = Placer(self.brokers, self.image, self._state.rng, self._state.counts)
         return self._placer.place(count, replication_factor, existing)
 
     def charge(self, count: int) -> None:

@@ -111,9 +111,10 @@ FEATURES: Mapping[str, Feature] = {
                 Level(
                     LEVEL_OF_MOVES,
                     "0.1.0",
-                    "moves of partitions between brokers (KIP-455)",
+                    "moves of partitions between brokers (KIP-455); subscriptions to clients' metrics (KIP-714)",
                     True,
-                    "safe while no partition moves: builds before would not know that it does",
+                    "safe while no partition moves and no client metrics are subscribed to: builds before would not "
+                    "know of it",
                 ),
             ),
         ),

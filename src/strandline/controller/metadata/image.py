@@ -41,6 +41,7 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
 
 
 ConfigResource = tuple[ResourceType, str]

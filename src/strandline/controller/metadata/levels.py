@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from strandline.controller.metadata.features import LEVEL_OF_FEATURES, LEVEL_OF_MOVES
+from strandline.controller.metadata.image import ResourceType
 from strandline.controller.metadata.records import (
+    ConfigRecord,
     MetadataRecord,
     MetadataVersionRecord,
     PartitionChangeRecord,
@@ -27,6 +29,8 @@ def level_of(record: MetadataRecord) -> int:
     """The metadata.version that a record needs."""
     kind = type(record)
     needed = BY_KIND[kind].level
+    if isinstance(record, ConfigRecord):
+        return LEVEL_OF_MOVES if record.resource_type == ResourceType.CLIENT_METRICS else needed
     fields = FIELD_LEVELS.get(kind)
     if fields is not None:
         declared: Any = kind.__dataclass_fields__  # type: ignore[attr-defined]

@@ -445,6 +445,63 @@ class BrokerSettings(Settings, scope=Scope.BROKER):
     )
 
 
+CLIENT_KEYS = (
+    "client_instance_id",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+)
+"""What a client is matched by. Kafka has `client_source_port` too, by which nobody can tell clients apart."""
+
+_MATCH = f"a list of key=pattern, where key is one of {', '.join(CLIENT_KEYS)}, and pattern a regular expression (RE2)"
+
+MATCH_CHARS_MAX = 1_000
+"""Characters of all patterns of a subscription."""
+
+
+def _match(name: str, text: str) -> dict[str, str]:
+    """Pattern by key."""
+    found: dict[str, str] = {}
+    for part in split_list(text):
+        key, equals, pattern = part.partition("=")
+        if not equals or key.strip() not in CLIENT_KEYS or key.strip() in found or len(text) > MATCH_CHARS_MAX:
+            raise ConfigError(name, text, _MATCH)
+        found[key.strip()] = pattern.strip()
+    return found
+
+
+class ClientMetricsSettings(Settings, scope=Scope.CLIENT_METRICS):
+    """A subscription: which metrics which clients push, and how often (KIP-714)."""
+
+    metrics = parsed(
+        "metrics",
+        lambda _name, text: tuple(split_list(text)),
+        "",
+        "Prefixes of the names of metrics that clients push, or * for all of theirs; empty: none.",
+        "a list of prefixes, or *",
+        type=ConfigType.LIST,
+    )
+    interval_ms = milliseconds(
+        "interval.ms",
+        300_000,
+        "Clients push so often; of several subscriptions that fit a client the shortest counts.",
+        low=100,
+        high=3_600_000,
+    )
+    match = parsed(
+        "match",
+        _match,
+        "",
+        "Which clients: key=pattern for each property, and all of them have to match as a whole; empty: every client.",
+        _MATCH,
+        type=ConfigType.LIST,
+    )
+
+
+CLIENT_METRICS_SETTINGS: dict[str, Setting[Any]] = dict(sorted(ClientMetricsSettings.rows.items()))
+"""What may be set on a subscription to client metrics, by name."""
+
 TOPIC_SETTINGS: dict[str, Setting[Any]] = dict(sorted(TopicSettings.rows.items()))
 """What may be set on a topic, by name."""
 
@@ -500,6 +557,30 @@ def validate_broker_settings(values: Mapping[str, str], *, cluster_default: bool
         if not cluster_default and row.cluster_wide:
             raise ConfigError(name, value, "it can only be set for all brokers at once, as the cluster's default")
         row.read(name, value)
+
+
+def validate_client_metrics_settings(values: Mapping[str, str]) -> None:
+    """Check names and values of what is set on a subscription to client metrics. Raises ConfigError."""
+    for name, value in values.items():
+        row = CLIENT_METRICS_SETTINGS.get(name)
+        if row is None:
+            known = ", ".join(CLIENT_METRICS_SETTINGS)
+            raise ConfigError(name, value, f"subscriptions to client metrics have {known}, and no other config")
+        row.read(name, value)
+        if row is ClientMetricsSettings.match:
+            for pattern in row.read(name, value).values():
+                _check_pattern(name, value, pattern)
+
+
+def _check_pattern(name: str, value: str, pattern: str) -> None:
+    import re2  # where a subscription is made, and nowhere else in this module
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        re2.compile(pattern, options=options)
+    except (re2.error, UnicodeEncodeError) as error:
+        raise ConfigError(name, value, f"{_MATCH}; {pattern!r} is none: {error}") from None
 
 
 def _why_not_live(name: str) -> str:

@@ -8,7 +8,7 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import OWN_LEVELS, Supported, is_level
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.levels import level_of
-from strandline.controller.metadata.records import MetadataRecord, PartitionRecord
+from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord
 from strandline.controller.metadata.table import TABLE
 from strandline.proto.errors import FatalError
 from strandline.proto.steps import ITEMS, Steps, whole
@@ -57,6 +57,8 @@ def what_needs_more_than(level: int, image: MetadataImage) -> str:
         if not is_level(record) and level_of(record) > level:
             if isinstance(record, PartitionRecord):
                 return f"partition {record.partition} of topic {image.topic_by_id[record.topic_id].name!r} is moving"
+            if isinstance(record, ConfigRecord):
+                return f"there is a subscription {record.resource_name!r} to client metrics"
             return str(record)
     return ""
 

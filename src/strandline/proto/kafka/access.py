@@ -128,6 +128,7 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
         _asks(Operation.ALTER_CONFIGS, _TOPIC),
         _cluster(Operation.ALTER_CONFIGS, where="the cluster, for configs of brokers"),
     ),
+    Api.LIST_CONFIG_RESOURCES: (_cluster(Operation.DESCRIBE_CONFIGS),),
     Api.DESCRIBE_ACLS: (_cluster(Operation.DESCRIBE),),
     Api.CREATE_ACLS: (_cluster(Operation.ALTER),),
     Api.DELETE_ACLS: (_cluster(Operation.ALTER),),
@@ -207,6 +208,8 @@ OPEN: Mapping[Api, str] = {
     Api.API_VERSIONS: "which APIs there are, and in which versions: a client needs it before it can say who it is",
     Api.SASL_HANDSHAKE: "which mechanisms a listener has: it comes before the client has said who it is",
     Api.SASL_AUTHENTICATE: "nothing but whether a proof is right",
+    Api.GET_TELEMETRY_SUBSCRIPTIONS: "which of its own metrics a client is asked for, after its login",
+    Api.PUSH_TELEMETRY: "nothing, after its login; what a client says of itself is kept, within bounds",
 }
 """APIs that ask nothing, and what they tell everybody. DescribeCluster and Metadata tell everybody the addresses of the
 brokers and the cluster's id too, as in Kafka."""

@@ -405,6 +405,16 @@ class LeaderCore:
         return self._state.replicas
 
     @property
+    def under_replicated(self) -> bool:
+        """The ISR has fewer members than there are replicas, without those that a move is adding."""
+        return len(self.isr) < len(self._state.replicas) - len(self._state.adding)
+
+    @property
+    def is_moving(self) -> bool:
+        """The partition is on its way to other brokers."""
+        return bool(self._state.adding or self._state.removing)
+
+    @property
     def knows_committed_end(self) -> bool:
         """The high watermark has reached the start of this epoch. Before that it may lag the true one, and "the latest
         offset" has no answer (OFFSET_NOT_AVAILABLE; rule B7, stale HW)."""

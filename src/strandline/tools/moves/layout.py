@@ -58,6 +58,7 @@ class Partition:
         load: bytes that it is sent in a day, or whatever weighs leaders; 0 where it is not known.
         adding, removing: of a move that is under way.
         homes: the log directory of a replica, by broker, where it is known.
+        sizes: bytes of each replica, by broker, where they are known: one that is copied has fewer.
     """
 
     tp: TopicPartition
@@ -69,6 +70,7 @@ class Partition:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     homes: Mapping[int, str] = field(default_factory=dict)
+    sizes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def target(self) -> tuple[int, ...]:

@@ -75,6 +75,25 @@ def move_off(
     return draft.plan()
 
 
+def leaders_off(cluster: Cluster, off: Iterable[int]) -> Plan:
+    """The plan by which brokers lead nothing, before their replicas go: it copies nothing. Leaderships go to replicas
+    that are in sync, to the brokers that lead least."""
+    draft = Draft(cluster, off)
+    may = _leading(draft)
+    leads = Counter(replicas[0] for replicas in draft.replicas)
+    for index, partition in enumerate(cluster.partitions):
+        first = draft.replicas[index][0]
+        if not {first, partition.leader} & draft.off or partition.moves:
+            continue
+        others = [node for node in draft.replicas[index] if node in partition.isr and node in may]
+        if others:
+            best = min(others, key=lambda node: (leads[node], node))
+            leads.subtract([first])
+            leads.update([best])
+            draft.lead(index, best, f"broker {first} is to lead nothing")
+    return draft.plan()
+
+
 def _replace(draft: Draft, index: int, old: int, why: str) -> bool:
     new = draft.best(index, without=old)
     if new is None:

@@ -30,7 +30,12 @@ from strandline.proto.secrets import shown
 
 log = structlog.get_logger("strandline.broker")
 
-_KINDS = {ResourceType.TOPIC: "topic", ResourceType.BROKER: "broker", BROKER_LOGGER: "broker-logger"}
+_KINDS = {
+    ResourceType.TOPIC: "topic",
+    ResourceType.BROKER: "broker",
+    BROKER_LOGGER: "broker-logger",
+    ResourceType.CLIENT_METRICS: "client-metrics",
+}
 _GIVES_VALUE = frozenset({ConfigOperation.SET, ConfigOperation.APPEND})
 
 

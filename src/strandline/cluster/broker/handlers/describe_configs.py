@@ -1,4 +1,5 @@
 """DescribeConfigs (32): which value of each config holds, where it comes from, and what else was set.
+ListConfigResources (74): what has configs.
 
 Tools ask for all topics at once: 1,500 of them are 4 MB of answer, and half a second of work if each value of each
 topic is written anew. Most topics go by the same values, so each is written once for a request; and others have their
@@ -8,7 +9,7 @@ turn in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, by_schema, part, short
@@ -19,7 +20,7 @@ from strandline.cluster.broker.requested_topics import topic_name_fault
 from strandline.controller.machine.placement import default_replication_factor, usable_brokers
 from strandline.controller.metadata.config_resolver import ConfigEntry, ConfigResolver, ConfigSource
 from strandline.controller.metadata.image import MetadataImage, ResourceType
-from strandline.controller.metadata.settings import BrokerSettings
+from strandline.controller.metadata.settings import CLIENT_METRICS_SETTINGS, BrokerSettings
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -32,6 +33,9 @@ from strandline.proto.settings import Setting
 
 DOCUMENTATION_SINCE = 3
 FLEXIBLE_SINCE = 4
+
+RESOURCE_TYPES_SINCE = 1
+"""Version of ListConfigResources in which types are asked for; before, it lists subscriptions to client metrics."""
 
 SLICE_MS = 10.0
 """How long resources are described at a stretch."""
@@ -122,6 +126,8 @@ class DescribeConfigsHandler:
             source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
             levels = self._loggers.described(context, name)
             return [DescribedConfig(logger, logger_row(logger), level, source, ()) for logger, level in levels]
+        if resource_type == ResourceType.CLIENT_METRICS:
+            return self._client_metrics_configs(context, name)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no configs here")
 
     def _topic_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
@@ -149,6 +155,38 @@ class DescribeConfigsHandler:
         described[factor] = _with_factor(described[factor], default_replication_factor(len(usable_brokers(image))))
         described |= {one.row.name: _of_derived(one, described.get(one.of)) for one in self._derived}
         return [config for _, config in sorted(described.items())]
+
+    def _client_metrics_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
+        require(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER)
+        given = self._image().config((ResourceType.CLIENT_METRICS, name))
+        return [_of_subscription(row, given.get(name)) for name, row in CLIENT_METRICS_SETTINGS.items()]
+
+    # ListConfigResources
+
+    def list_resources(self, call: Call) -> Any:
+        """The names of subscriptions to client metrics, and of what else has configs; no types asked for: all.
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION for a type that has no configs here.
+        """
+        require(self._authorizer, call.context, Operation.DESCRIBE_CONFIGS, CLUSTER)
+        image = self._image()
+        names: dict[int, Iterable[str]] = {
+            ResourceType.CLIENT_METRICS: (name for kind, name in image.configs if kind is ResourceType.CLIENT_METRICS)
+        }
+        if call.context.version >= RESOURCE_TYPES_SINCE:
+            names |= {ResourceType.TOPIC: image.topics, ResourceType.BROKER: map(str, image.brokers)}
+            wanted = set(call.request.resource_types) or set(names)
+            if not wanted <= set(names):
+                words = f"resources of type {min(wanted - set(names))} have no configs here"
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, words)
+            names = {kind: names[kind] for kind in wanted}
+        return part(
+            error_code=ErrorCode.NONE,
+            config_resources=tuple(
+                part(resource_name=name, resource_type=kind) for kind in sorted(names) for name in sorted(names[kind])
+            ),
+        )
 
 
 def _config(call: Call, config: DescribedConfig) -> Any:
@@ -199,6 +237,12 @@ def _of_setting(setting: StaticSetting) -> DescribedConfig:
     return DescribedConfig(setting.name, setting.row, synonyms[0][1], synonyms[0][2], synonyms)
 
 
+def _of_subscription(row: Setting[Any], given: str | None) -> DescribedConfig:
+    set_here = () if given is None else ((row.name, given, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG),)
+    synonyms = (*set_here, (row.name, row.default, ConfigSource.DEFAULT_CONFIG))
+    return DescribedConfig(row.name, row, synonyms[0][1], synonyms[0][2], synonyms)
+
+
 def _of_derived(derived: DerivedSetting, origin: DescribedConfig | None) -> DescribedConfig:
     row = derived.row
     value = row.default if origin is None else derived.value(origin.value or "")
@@ -212,4 +256,7 @@ def _with_factor(config: DescribedConfig, chosen: int) -> DescribedConfig:
     return config._replace(value=synonyms[0][1], synonyms=synonyms)
 
 
-ROWS = (by_schema(Api.DESCRIBE_CONFIGS, (1, 4), DescribeConfigsHandler, DescribeConfigsHandler.describe),)
+ROWS = (
+    by_schema(Api.DESCRIBE_CONFIGS, (1, 4), DescribeConfigsHandler, DescribeConfigsHandler.describe),
+    by_schema(Api.LIST_CONFIG_RESOURCES, (0, 1), DescribeConfigsHandler, DescribeConfigsHandler.list_resources),
+)

@@ -1,4 +1,4 @@
-"""Fetch (1): committed batches from the leaders of their partitions, in sessions (KIP-227).
+"""Fetch (1): committed batches from the leaders of their partitions, in sessions (KIP-227, `fetch_sessions`).
 
 A fetch with too few bytes is parked until there are more, or its time is over. A parked fetch is not a task: it is
 woken by the high watermarks of its partitions, or their last stable offsets where it reads committed transactions. It
@@ -9,16 +9,22 @@ Shared deadlines end its wait. Thousands of partitions are looked at in many tur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
 from strandline.cluster.broker.api import by_hand
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.config import BrokerConfig
+from strandline.cluster.broker.handlers.fetch_sessions import (
+    INITIAL_EPOCH,
+    FetchedPartition,
+    FetchSessions,
+    Opened,
+)
 from strandline.cluster.broker.loop_time import LoopTime
 from strandline.cluster.broker.memory import FETCH_BYTES, PARTITION_BYTES, Account, KeptMemory, MemoryBudget
 from strandline.cluster.broker.request import Authorizer, Exchange, Peer, RequestContext, allowed, topic
@@ -33,7 +39,6 @@ from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fetch import (
-    FINAL_EPOCH,
     FIRST,
     LAST,
     LEADER_SINCE,
@@ -43,8 +48,6 @@ from strandline.proto.kafka.fetch import (
     TOPIC_ID_SINCE,
     FetchPartition,
     FetchRequest,
-    PartitionData,
-    PartitionKey,
     read_request,
     read_request_in_steps,
     write_response,
@@ -83,27 +86,6 @@ POINTS_TO_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EP
 
 
 # A fetch in progress
-
-
-class FetchedPartition(PartitionData):
-    """Result of one partition: what it gave, and how far it was read."""
-
-    __slots__ = ("next_offset", "tp", "wanted", "was_cold")
-
-    def __init__(self, wanted: FetchPartition) -> None:
-        super().__init__(wanted.topic, wanted.partition)
-        self.wanted = wanted
-        self.tp: TopicPartition | None = None
-        self.next_offset = wanted.fetch_offset
-        self.was_cold = False
-
-    def fail(self, error: ErrorCode) -> None:
-        self.error = error
-
-    @property
-    def says_more(self) -> bool:
-        """True if there is more to tell than records, and at once."""
-        return self.error is not ErrorCode.NONE or self.diverging is not None or self.preferred_replica >= 0
 
 
 Done = Callable[[list[FetchedPartition]], None]
@@ -425,234 +407,6 @@ def point_to_leader(image: MetadataImage, result: FetchedPartition) -> None:
         if partition is not None:
             result.leader_id = partition.leader
             result.leader_epoch = partition.leader_epoch
-
-
-# Sessions
-
-INITIAL_EPOCH = 0
-EPOCH_MAX = 2**31 - 1
-EVICTION_MS_MIN = 120_000
-"""A session younger than this in its last use is never evicted (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
-
-
-def key_of(wanted: FetchPartition) -> PartitionKey:
-    return wanted.topic, wanted.partition
-
-
-class _Known:
-    """Partition of a session, and the offsets that the client knows of it; -1: none, so the next answer has it."""
-
-    __slots__ = ("high_watermark", "log_start_offset", "wanted")
-
-    def __init__(self, wanted: FetchPartition) -> None:
-        self.wanted = wanted
-        self.high_watermark = -1
-        self.log_start_offset = -1
-
-    def must_be_sent(self, result: FetchedPartition) -> bool:
-        """True if the answer has anything new of the partition; remembers what the client then knows."""
-        if result.says_more:
-            self.high_watermark = -1  # an error is repeated until it is gone, and so is what holds after it
-            return True
-        before = (self.high_watermark, self.log_start_offset)
-        self.high_watermark, self.log_start_offset = result.high_watermark, result.log_start_offset
-        return result.size > 0 or before != (result.high_watermark, result.log_start_offset)
-
-
-class FetchSession:
-    """Fetch session of a client. `epoch` is the number that its next request must carry."""
-
-    __slots__ = ("by_id", "epoch", "owner", "partitions", "principal", "session_id", "used_ms")
-
-    def __init__(self, session_id: int, owner: object, principal: str, by_id: bool, used_ms: float) -> None:
-        self.session_id = session_id
-        self.owner = owner
-        self.principal = principal
-        self.by_id = by_id
-        self.used_ms = used_ms
-        self.epoch = 1
-        self.partitions: dict[PartitionKey, _Known] = {}
-
-    def update(self, wanted: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
-        """Take up what the client added or changed and drop what it forgot."""
-        for partition in wanted:
-            key = key_of(partition)
-            known = self.partitions.get(key)
-            if known is None:
-                self.partitions[key] = _Known(partition)
-            else:
-                known.wanted = partition
-        for key in forgotten:
-            self.partitions.pop(key, None)
-
-    def changed(self, results: Sequence[FetchedPartition]) -> list[FetchedPartition]:
-        """The results that the client does not know yet. Partitions that gave data go to the end: so none starves."""
-        changed = []
-        for result in results:
-            key = key_of(result.wanted)
-            known = self.partitions.get(key)
-            if known is None or not known.must_be_sent(result):
-                continue
-            changed.append(result)
-            if result.size > 0:
-                self.partitions[key] = self.partitions.pop(key)
-        return changed
-
-
-class Opened(NamedTuple):
-    """Session of one request, and what is to be read for it.
-
-    Attributes:
-        error: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: answer with it
-            alone.
-        session: None for a fetch without a session.
-        incremental: the answer has only what the client does not know yet.
-        wanted: what to read, in order.
-    """
-
-    error: ErrorCode
-    session: FetchSession | None
-    incremental: bool
-    wanted: Sequence[FetchPartition]
-
-
-class FetchSessions:
-    """All sessions of a broker (KIP-227): a client names its partitions once and then only what changed.
-
-    A session is a memory of the wire: which partitions the client fetches, and what the last answers said of each. It
-    belongs to the connection that opened it, as a client opens a new one after a reconnect anyway, and ends with it. A
-    session that nobody has used for a while makes room for a new one, and where there is no room a fetch is served in
-    full, without a session.
-
-    What its partitions take is held of the memory that is kept for its principal: where that is used up, a fetch is
-    served without a session, too.
-
-    Invariants: at most `slots` sessions; each is found only by the connection that opened it.
-    """
-
-    def __init__(self, clock: Clock, slots: int, kept: KeptMemory) -> None:
-        self._clock = clock
-        self._slots = slots
-        self._kept = kept
-        self._sessions: dict[int, FetchSession] = {}  # least recently used first
-        self._last_id = 0
-        self.evictions = 0
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    @property
-    def partitions(self) -> int:
-        """Partitions in all sessions."""
-        return sum(len(session.partitions) for session in self._sessions.values())
-
-    def open(
-        self,
-        owner: object,
-        *,
-        principal: str,
-        session_id: int,
-        epoch: int,
-        by_id: bool,
-        wanted: Sequence[FetchPartition],
-        forgotten: Sequence[PartitionKey],
-        begins: bool = True,
-    ) -> Steps[Opened]:
-        """Find or begin the session of a request with this session id and epoch (Kafka's `FetchManager.newContext`)."""
-        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            known = self._sessions.get(session_id)
-            if known is not None and known.owner is owner:
-                self.drop(known)
-            session = None
-            if begins and epoch != FINAL_EPOCH and wanted:
-                session = yield from self._create(owner, principal, by_id, wanted)
-            return Opened(ErrorCode.NONE, session, False, wanted)
-        session = self._sessions.get(session_id)
-        if session is None or session.owner is not owner:
-            return Opened(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, False, [])
-        if session.epoch != epoch:
-            return Opened(ErrorCode.INVALID_FETCH_SESSION_EPOCH, None, False, [])
-        if session.by_id != by_id:
-            return Opened(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None, False, [])
-        if not (yield from self._update(session, wanted, forgotten)):
-            self.drop(session)
-            return Opened(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, False, [])
-        if not session.partitions:
-            self.drop(session)
-            return Opened(ErrorCode.NONE, None, False, [])
-        del self._sessions[session_id]
-        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
-        session.used_ms = self._clock.monotonic_ms()
-        self._sessions[session_id] = session
-        return Opened(ErrorCode.NONE, session, True, [known.wanted for known in session.partitions.values()])
-
-    def drop(self, session: FetchSession) -> None:
-        """End a session that nobody was told of, or nobody uses any more."""
-        if self._sessions.pop(session.session_id, None) is not None:
-            # rule A27/ended-sessions-keep-their-room
-            self._kept.release(session.principal, PARTITION_BYTES * len(session.partitions))
-
-    def drop_all_of(self, owner: object) -> None:
-        """End the sessions of a connection that is gone."""
-        for session in [session for session in self._sessions.values() if session.owner is owner]:
-            self.drop(session)
-
-    def _update(
-        self, session: FetchSession, wanted: Sequence[FetchPartition], forgotten: Sequence[PartitionKey]
-    ) -> Steps[bool]:
-        """Take up what a request adds and forgets. False if there is no room for that, or the session has ended
-        meanwhile."""
-        for part in parts(wanted):
-            if part is not wanted:
-                yield
-            if not self._is_there(session):
-                return False
-            new = {key_of(partition) for partition in part} - session.partitions.keys()
-            # rule A27/sessions-grow-without-bound
-            if not self._kept.hold(session.principal, PARTITION_BYTES * len(new)):
-                return False
-            session.update(part, ())
-        for gone in parts(forgotten):
-            if gone is not forgotten:
-                yield
-            if not self._is_there(session):
-                return False
-            before = len(session.partitions)
-            session.update((), gone)
-            self._kept.release(session.principal, PARTITION_BYTES * (before - len(session.partitions)))
-        return True
-
-    def _is_there(self, session: FetchSession) -> bool:
-        """True if the session has not ended between two steps, as it does with its connection."""
-        return self._sessions.get(session.session_id) is session  # rule A27/sessions-without-a-connection
-
-    def _create(
-        self, owner: object, principal: str, by_id: bool, wanted: Sequence[FetchPartition]
-    ) -> Steps[FetchSession | None]:
-        """Begin a session; None where there is no room. Its connection finds it from the first step on, so that it ends
-        with the connection, whatever step it is in."""
-        now_ms = self._clock.monotonic_ms()
-        if len(self._sessions) >= self._slots and not self._evict_one(now_ms):
-            return None
-        self._last_id = 1 if self._last_id == EPOCH_MAX else self._last_id + 1
-        while self._last_id in self._sessions:
-            self._last_id += 1
-        session = FetchSession(self._last_id, owner, principal, by_id, now_ms)
-        self._sessions[session.session_id] = session
-        if not (yield from self._update(session, wanted, ())):
-            self.drop(session)
-            return None
-        return session
-
-    def _evict_one(self, now_ms: float) -> bool:
-        """Make room: the least recently used session goes, if it has not been used for long enough."""
-        for session in self._sessions.values():
-            if now_ms - session.used_ms < EVICTION_MS_MIN:
-                return False
-            self.drop(session)
-            self.evictions += 1
-            return True
-        return False
 
 
 # The handler

@@ -12,17 +12,19 @@ from strandline.cluster.node.metrics import CONTENT_TYPE, Metrics
 from strandline.cluster.node.observed import ObservedNode
 
 FAULTS_PATH = "/faults"
+CLIENTS_PATH = "/clients"
 
 
 def routes_of(node: ObservedNode, trace: TracePage) -> Routes:
     """/metrics for Prometheus; /healthz: the process is in order; /readyz: the node does its work; /trace: stages of
-    the requests noted last; /stacks: what threads and tasks do now. /faults, where fault injection is on: the faults
-    asked for, and how often each struck."""
+    the requests noted last; /stacks: what threads and tasks do now; /clients: what clients tell of themselves. /faults,
+    where fault injection is on: the faults asked for, and how often each struck."""
     metrics = Metrics(node)
     faults = {} if node.faults is None else {FAULTS_PATH: node.faults.page}
     return {
         **faults,
         TRACE_PATH: trace.page,
+        CLIENTS_PATH: lambda: _clients(node),
         "/stacks": stacks_page,
         "/metrics": lambda: Page(metrics.render(), CONTENT_TYPE),
         "/healthz": lambda: _verdict(node, not node.failed.done(), "the node must stop; its log says why"),
@@ -34,6 +36,24 @@ def commands_of(node: ObservedNode, trace: TracePage) -> Commands:
     """POST /trace: note the stages of produce requests for a while. POST /faults, where fault injection is on."""
     faults = {} if node.faults is None else {FAULTS_PATH: node.faults.command}
     return {**faults, TRACE_PATH: trace.command}
+
+
+def _clients(node: ObservedNode) -> Page:
+    """Each client that pushes its metrics to this broker (KIP-714), and what it pushed last."""
+    telemetry = None if node.broker is None else node.broker.kafka.telemetry
+    clients = [
+        {
+            **instance.client,
+            "pushed_ms_ago": round(telemetry.age_ms(instance)),
+            "interval_ms": instance.interval_ms,
+            "closed": instance.closed,
+            "left_out": instance.left_out,
+            "metrics": instance.metrics,
+        }
+        for instance in ([] if telemetry is None else telemetry.instances())
+        if telemetry is not None
+    ]
+    return Page(json.dumps({**node.describe(), "clients": clients}).encode() + b"\n", "application/json")
 
 
 def _verdict(node: ObservedNode, holds: bool, reason: str) -> Page:

@@ -1,0 +1,136 @@
+"""Replication throttles of moves (KIP-73), which are taken away when the moves are over: Kafka's tool forgets them when
+it is not asked again (KAFKA-4596).
+
+Topics list the replicas that are throttled as ``partition:broker``, brokers have the rates. A list that an operator
+set to ``*`` stays as it is, and a rate that a broker had before comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from strandline.client.admin import Admin
+from strandline.client.types import ConfigChange, ConfigEntry, ConfigResource
+from strandline.tools.moves.layout import Cluster, Move
+
+SIDES = ("leader", "follower")
+_LISTS = {side: f"{side}.replication.throttled.replicas" for side in SIDES}
+_RATES = {side: f"{side}.replication.throttled.rate" for side in SIDES}
+_ALL = "*"
+
+
+class Throttle:
+    """The throttle of some moves.
+
+    Args:
+        rate: bytes a second that each broker sends, and takes, for replicas that are moved.
+    """
+
+    def __init__(self, admin: Admin, rate: int) -> None:
+        self._admin = admin
+        self.rate = rate
+        self._before: dict[ConfigResource, dict[str, str]] = {}
+
+    def begin(self, cluster: Cluster, moves: Iterable[Move]) -> None:
+        """Set it for what these moves copy, on the brokers that are alive."""
+        pairs: dict[str, dict[str, dict[str, None]]] = {}
+        brokers: dict[int, None] = {}
+        for move in moves:
+            of_topic = pairs.setdefault(move.tp.topic, {side: {} for side in SIDES})
+            for side, nodes in (("leader", move.before), ("follower", move.added)):
+                of_topic[side].update({f"{move.tp.partition}:{node}": None for node in nodes})
+            brokers.update(dict.fromkeys((*move.before, *move.after)))
+        alive = [node for node in brokers if node in cluster.brokers and cluster.brokers[node].alive]
+        topics = [ConfigResource("topic", name) for name in pairs]
+        them = [ConfigResource("broker", str(node)) for node in alive]
+        changes: dict[ConfigResource, list[ConfigChange]] = {}
+        for resource, own in _own(self._admin, topics).items():
+            for side, new in pairs[resource.name].items():
+                had = [one for one in own.get(_LISTS[side], "").split(",") if one]
+                if had != [_ALL] and new:
+                    value = ",".join(dict.fromkeys((*had, *new)))
+                    changes.setdefault(resource, []).append(ConfigChange(_LISTS[side], value))
+        for resource, own in _own(self._admin, them).items():
+            self._before.setdefault(resource, {name: own[name] for name in _RATES.values() if name in own})
+            changes[resource] = [ConfigChange(name, str(self.rate)) for name in _RATES.values()]
+        if changes:
+            self._admin.alter_configs(changes)
+
+    def end(self, cluster: Cluster) -> bool:
+        """Take it away, and give brokers the rates back that they had; False: moves are under way that it limits."""
+        if any(partition.moves for partition in cluster.partitions):
+            return False
+        clear(self._admin, cluster)
+        back = {
+            resource: [ConfigChange(name, value) for name, value in rates.items()]
+            for resource, rates in self._before.items()
+            if rates and cluster.brokers[int(resource.name)].alive
+        }
+        if back:
+            self._admin.alter_configs(back)
+        return True
+
+
+def clear(admin: Admin, cluster: Cluster) -> list[str]:
+    """Take the throttles of moves that are over away, where nothing moves any more. What was taken, in words."""
+    changes = _left_over(admin, cluster)
+    if changes:
+        admin.alter_configs(changes)  # schedule 150/the-throttle-is-forgotten
+    return _in_words(changes)
+
+
+def left_over(admin: Admin, cluster: Cluster) -> list[str]:
+    """What `clear` would take away."""
+    return _in_words(_left_over(admin, cluster))  # schedule 151/a-look-takes-the-throttle
+
+
+def _in_words(changes: Mapping[ConfigResource, list[ConfigChange]]) -> list[str]:
+    return [f"{one.kind} {one.name}: {', '.join(each.name for each in wanted)}" for one, wanted in changes.items()]
+
+
+def _left_over(admin: Admin, cluster: Cluster) -> dict[ConfigResource, list[ConfigChange]]:
+    """The throttles of moves that are over, where nothing moves any more.
+
+    A list of ``partition:broker`` is a tool's; ``*`` is an operator's, and stays. The rates of brokers go with the
+    lists.
+    """
+    if any(partition.moves for partition in cluster.partitions):
+        return {}
+    topics = {ConfigResource("topic", partition.tp.topic) for partition in cluster.partitions}
+    changes: dict[ConfigResource, list[ConfigChange]] = {}
+    for resource, own in _own(admin, sorted(topics)).items():
+        lists = [name for name in _LISTS.values() if own.get(name, _ALL) != _ALL]
+        if lists:
+            changes[resource] = [ConfigChange(name, operation="delete") for name in lists]
+    if not changes:
+        return {}
+    alive = [ConfigResource("broker", str(node)) for node, one in cluster.brokers.items() if one.alive]
+    for resource, own in _own(admin, alive).items():
+        rates = [name for name in _RATES.values() if name in own]
+        if rates:
+            changes[resource] = [ConfigChange(name, operation="delete") for name in rates]
+    return changes
+
+
+def rates(admin: Admin, cluster: Cluster) -> Mapping[int, int]:
+    """By broker the least rate that is set on it, for what moves say of themselves."""
+    found = {}
+    alive = [ConfigResource("broker", str(node)) for node, one in cluster.brokers.items() if one.alive]
+    for resource, own in _own(admin, alive).items():
+        values = [int(own[name]) for name in _RATES.values() if name in own]
+        if values:
+            found[int(resource.name)] = min(values)
+    return found
+
+
+def _own(admin: Admin, resources: list[ConfigResource]) -> dict[ConfigResource, dict[str, str]]:
+    """What is set on topics and brokers themselves."""
+    if not resources:
+        return {}
+    found = admin.describe_configs(resources)
+    return {resource: _set(entries) for resource, entries in found.items()}
+
+
+def _set(entries: Iterable[ConfigEntry]) -> dict[str, str]:
+    mine = ("DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG")
+    return {entry.name: entry.value for entry in entries if entry.source in mine and entry.value is not None}
