@@ -41,7 +41,7 @@ RACE_CATCHERS = {
 }
 """Rules of which a seed of one race catches each when they are taken out."""
 RACE_SEEDS = 6
-"""Within so many seeds of it: the first or the second one did, when this was written."""
+"""Within so many seeds of it: the first, the second or the third one did, when this was written."""
 
 
 def seeds_of(race: str) -> list[int]:

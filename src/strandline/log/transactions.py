@@ -31,10 +31,10 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from strandline.log.batch import BatchHeader, Buffer, Record, build_batch, decode_records, parse_header
+from strandline.log.batch import BatchHeader, Buffer, Record, build_batch, decode_records, iter_batches, parse_header
 from strandline.log.config import INT64_MAX
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -49,6 +49,9 @@ ABORT = 0
 COMMIT = 1
 _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
+
+ABORTED_MAX = 100
+"""So many aborted transactions are named as they overlap what was read; of more, those of which a batch was read."""
 
 VERIFICATIONS_MAX = 10_000
 """Verifications that one log remembers, the latest: about 2 MB."""
@@ -192,6 +195,14 @@ def overlapping(indexes: Iterator[AbortedIndex], start: int, end: int) -> list[A
             if entry.last_stable_offset >= end:  # whatever began before `end` has ended by then
                 return found
     return found
+
+
+def to_be_named(aborted: Sequence[AbortedTransaction], data: Buffer) -> Sequence[AbortedTransaction]:
+    """Those of `aborted`, which overlap what was read, that a reader of these batches is told of."""
+    if len(aborted) <= ABORTED_MAX:  # rule C22/transactions-without-a-batch-are-named
+        return aborted
+    writers = {header.producer_id for header, _ in iter_batches(data)}
+    return [one for one in aborted if one.producer_id in writers]
 
 
 class Outcomes:

@@ -13,9 +13,8 @@ from kafka_wire import connect
 from test_kafka_fetch import append, committed, fetch, fetched, parked, sizes, until
 from test_kafka_produce import batch
 
-from strandline.cluster.broker.handlers.fetch import ABORTED_MAX
 from strandline.log.batch import Record, build_batch
-from strandline.log.transactions import Marker
+from strandline.log.transactions import ABORTED_MAX, Marker
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.fetch import FIRST, LAST, READ_COMMITTED, READ_UNCOMMITTED, TOPIC_ID_SINCE
 from strandline.replica.partition import Append

@@ -63,7 +63,7 @@ RACES: dict[str, dict[str, Any]] = {
             "kinds": [*["stall_connection"] * 40, "stop"],
             "gap_min_ms": 20, "gap_max_ms": 200, "duration_min_ms": 1_000, "duration_max_ms": 5_000,
         },
-        "transactions": {"first_protocol": 0.7, "dawdle_share": 0.2, "dawdle_ms": 1_000, "timeout_ms": 15_000},
+        "transactions": {"first_protocol": 0.7, "dawdle_share": 0.5, "dawdle_ms": 1_000, "timeout_ms": 15_000},
     },
     "leaders die": {
         "faults": {

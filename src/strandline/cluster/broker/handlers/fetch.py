@@ -31,8 +31,8 @@ from strandline.cluster.broker.request import Authorizer, Exchange, Peer, Reques
 from strandline.cluster.broker.requested_topics import find_topic
 from strandline.cluster.broker.slow_requests import some_of
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
-from strandline.log.batch import iter_batches
 from strandline.log.compression import Codec
+from strandline.log.transactions import to_be_named
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
@@ -78,9 +78,6 @@ SESSION_ERRORS = (
 
 READ_BYTES_MIN = 1024 * 1024
 """A fetch may read this much even when the memory budget is used up: it must make progress."""
-
-ABORTED_MAX = 100
-"""So many aborted transactions are named as they overlap what was read; of more, those of which a batch was read."""
 
 DEBUGGING_CONSUMER = -2
 """The replica id by which Kafka's tools read what each replica has (FetchRequest.DEBUGGING_CONSUMER_ID)."""
@@ -312,10 +309,7 @@ class Fetch:
             result.next_offset = outcome.next_offset
             self._size += len(data)
             if outcome.aborted:  # one that goes on behind what was read before is named once
-                aborted = [(one.producer_id, one.first_offset) for one in outcome.aborted]
-                if len(aborted) > ABORTED_MAX:  # rule C22/transactions-without-a-batch-are-named
-                    writers = {header.producer_id for header, _ in iter_batches(data)}
-                    aborted = [one for one in aborted if one[0] in writers]
+                aborted = [(one.producer_id, one.first_offset) for one in to_be_named(outcome.aborted, data)]
                 # rule C13/aborted-twice
                 result.aborted = tuple(dict.fromkeys((*result.aborted, *aborted)))
 
