@@ -279,6 +279,19 @@ def test_the_whole_of_the_quorums_checks(disks: dict[int, SimDisk]) -> None:
         checks.observe([view(leading=True, log=shape, high_watermark=8), view(node=2, durable_end=7, log=shape)])
 
 
+def test_a_set_that_is_appended_as_the_high_watermark_rises_did_not_count(disks: dict[int, SimDisk]) -> None:
+    """A leader alone commits at once; in the same instant it appends a set of two, of which one lags."""
+    one, two = (ReplicaKey(NodeId(node), UUID(int=node)) for node in (1, 2))
+    alone: dict[str, Any] = {"leading": True, "majority": 1, "voters": (one,), "voters_offset": 0}
+    grown = alone | {"majority": 2, "voters": (one, two), "voters_offset": 8, "log_end": 9}
+    lagging = view(node=2, leader=1, durable_end=5, voters=(one,), majority=1, voters_offset=0)
+    checks = QuorumChecks(disks.__getitem__)
+    checks.observe([view(**alone), lagging])
+    checks.observe([view(high_watermark=8, **grown), lagging])
+    with pytest.raises(InvariantViolated, match="MajorityReachedHighWatermark"):
+        checks.observe([view(high_watermark=9, durable_end=9, **grown), lagging])
+
+
 def test_leader_candidate_completeness() -> None:
     """Members of ISR and ELR that could be elected have all; one whose process is not the registered one cannot be."""
     known = Known("t-0", committed_end=10)

@@ -261,6 +261,8 @@ class QuorumChecks:
         )
         self._snapshots = SnapshotAtLogStart(disk_of)
         self._majority = MajorityReachedHighWatermark(disk_of)
+        self._led: dict[tuple[int, int], QuorumView] = {}
+        """Each leader as it was at the last look."""
 
     def observe(self, views: Sequence[QuorumView]) -> None:
         """Check all live nodes at one instant. Raises InvariantViolated."""
@@ -277,4 +279,15 @@ class QuorumChecks:
         living = [view.replica for view in views]
         for leader in views:
             if leader.leading and leader.high_watermark > self._majority.reached:
-                self._majority.check(leader.voters, leader.majority, living, leader.high_watermark)
+                counted = self._counted_by(leader, living)
+                self._majority.check(counted.voters, counted.majority, living, leader.high_watermark)
+        self._led = {(view.node, view.incarnation): view for view in views if view.leading}
+
+    def _counted_by(self, leader: QuorumView, living: Sequence[ReplicaKey]) -> QuorumView:
+        """The leader with the voters by which its high watermark rose: where it has appended another set in the same
+        instant, behind what it counted, those of before may have been enough."""
+        before = self._led.get((leader.node, leader.incarnation))
+        end = leader.high_watermark
+        if before is None or before.epoch != leader.epoch or not before.voters_offset < end <= leader.voters_offset:
+            return leader
+        return before if self._majority.holds(before.voters, before.majority, living, end) else leader
