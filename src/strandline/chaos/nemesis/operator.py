@@ -87,6 +87,8 @@ class Operator:
         for observer in quorums[leader].describe().observers:
             name = f"n{observer.node_id}"
             key = ReplicaKey(observer.node_id, observer.directory_id)
+            if self.replaces and quorums[leader].voters.recorded(key.node_id) is None:
+                continue
             if process is not None and name in self.controllers and name in quorums and quorums[name].key == key:
                 restoring = self._restore(quorums[leader], key)
                 self._task = process.context.copy().run(self.world.loop.create_task, restoring)
@@ -141,7 +143,7 @@ class Operator:
 
     async def _restore(self, leader: Quorum, key: ReplicaKey) -> None:
         former = leader.voters.recorded(key.node_id)
-        if key.directory_id is None or former == key or (self.replaces and former is None):
+        if key.directory_id is None or former == key:
             return
         try:
             if former is not None:
