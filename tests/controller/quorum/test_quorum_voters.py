@@ -223,6 +223,9 @@ async def test_the_first_of_three_that_loses_its_log_comes_back(tmp_path: Path) 
         shutil.rmtree(f"{first.data_dir}/__cluster_metadata-0")
         first.joins = {"bootstrap": (Endpoint("node", 2), Endpoint("node", 3)), "auto_join": True}
         await first.start()
+        first.kill()  # and once more, before it has its vote again
+        shutil.rmtree(f"{first.data_dir}/__cluster_metadata-0")
+        await first.start()
         await cluster.until(lambda: len(cluster.named()()) == 3 and first.quorum is not None and votes(first))
         assert first.directory_id not in [key.directory_id for key in voters_of(first)]
 

@@ -157,8 +157,10 @@ class Quorum:
         self._log = log
         latest = snapshots.open_latest()
         summary = log.summary(snapshots.ids, None if latest is None else latest.voters)
+        # Who has no vote since it lost its log once was not alone then, and has voted among nobody since.
         # rule A38/a-quorum-of-one-that-grew-refuses
-        memory.settle(summary.end, alone=(memory.now.voters or len(self._voters)) == 1, rng=self._rng)
+        alone = memory.now.has_vote and (memory.now.voters or len(self._voters)) == 1
+        memory.settle(summary.end, alone=alone, rng=self._rng)
         self._key = ReplicaKey(self._key.node_id, memory.directory_id)
         core = RaftCore(
             key=self._key,
