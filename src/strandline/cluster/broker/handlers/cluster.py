@@ -46,6 +46,11 @@ METADATA_PARTITION = 0
 LISTENER = "INTERNAL"
 """The name under which a controller's endpoint is shown: nodes speak gRPC there, not Kafka's wire."""
 
+_NO_CONTROLLERS = (
+    "This listener describes brokers (endpoint type 1), and carries out what Kafka asks of controllers too: name it as "
+    "--bootstrap-server or bootstrap.servers."
+)
+
 
 class ClusterHandler:
     """Describes brokers and quorum, and passes changes of voters on to the active controller."""
@@ -80,7 +85,7 @@ class ClusterHandler:
         if kind != BROKERS:
             known = kind == CONTROLLERS
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-            return self.refuse_cluster(call, code, "this listener describes brokers (endpoint type 1)")
+            return self.refuse_cluster(call, code, _NO_CONTROLLERS)
         with_fenced = getattr(request, "include_fenced_brokers", False)  # since version 2
         operations = OPERATIONS_NOT_ASKED
         if request.include_cluster_authorized_operations:
