@@ -180,7 +180,8 @@ class ClusterHandler:
         named = {one.name: Endpoint(one.host, one.port) for one in request.listeners}
         endpoint = named.get(LISTENER) or (next(iter(named.values())) if len(named) == 1 else None)
         directory_id = request.voter_directory_id or ZERO_UUID
-        change = AddVoterRequest(request.voter_id, directory_id, endpoint)
+        uncommitted = not getattr(request, "ack_when_committed", True)  # since version 1
+        change = AddVoterRequest(request.voter_id, directory_id, endpoint, uncommitted)
         await self._controller.ask(operations.ADD_VOTER, change, request.timeout)
         return part(error_code=ErrorCode.NONE, error_message=None)
 
@@ -300,6 +301,6 @@ ROWS = (
         Api.DESCRIBE_QUORUM, (0, 2), ClusterHandler, ClusterHandler.describe_quorum, refuse=ClusterHandler.refuse_quorum
     ),
     by_schema(Api.UNREGISTER_BROKER, (0, 0), ClusterHandler, ClusterHandler.unregister_broker, changes=_broker_gone),
-    by_schema(Api.ADD_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.add_voter, changes=_voter_changed),
+    by_schema(Api.ADD_RAFT_VOTER, (0, 1), ClusterHandler, ClusterHandler.add_voter, changes=_voter_changed),
     by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.remove_voter, changes=_voter_changed),
 )
