@@ -6,56 +6,56 @@ from lab.mutants.mutant import Mutant, dropped, never, one_change, part, removed
 
 _PLANNER = "tests/tools/test_moves_planner.py"
 _SCHEDULES = "tests/schedules/moves/test_moves.py"
-_CORDON = "tests/controller/machine/test_placement.py::TestCordon"
+_CORDON = "tests/controller/machine/test_placement.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "a-broker-that-is-down-gets-replicas",
         "B47: no replica goes to a broker that is down or cordoned",
         dropped("one.takes"),
-        f"{_PLANNER}::TestRebalance::test_a_broker_that_is_down_or_cordoned_gets_nothing",
+        f"{_PLANNER}::test_a_broker_that_is_down_or_cordoned_gets_nothing",
     ),
     one_change(
         "a-broker-gets-a-partition-twice",
         "B47: no broker gets a partition twice",
         dropped("new in replicas"),
-        f"{_PLANNER}::TestRebalance::test_what_a_broker_has_already_does_not_go_there",
+        f"{_PLANNER}::test_what_a_broker_has_already_does_not_go_there",
     ),
     one_change(
         "racks-are-forgotten",
         "B47: copies stay in as many racks as before",
         value("True"),
-        f"{_PLANNER}::TestRebalance::test_even_brokers_are_not_worth_a_rack",
+        f"{_PLANNER}::test_even_brokers_are_not_worth_a_rack",
     ),
     one_change(
         "a-drain-forgets-racks",
         "B47: what leaves a broker goes to a rack without a copy where there is one",
         part("one.zone in zones", "False"),
-        f"{_PLANNER}::TestMoveOff::test_a_drain_fills_the_rack_that_is_missing",
+        f"{_PLANNER}::test_a_drain_fills_the_rack_that_is_missing",
     ),
     one_change(
         "the-copy-in-sync-is-given-up",
         "B47: where fewer copies are asked for, those in sync stay",
         part("node in partition.isr", "False"),
-        f"{_PLANNER}::TestFactor::test_copies_that_are_not_in_sync_go_first_and_the_leader_stays",
+        f"{_PLANNER}::test_copies_that_are_not_in_sync_go_first_and_the_leader_stays",
     ),
     one_change(
         "half-a-factor-is-kept",
         "B47: a partition that cannot have the copies that were asked for stays as it is",
         removed(),
-        f"{_PLANNER}::TestFactor::test_more_copies_than_brokers_are_refused_with_numbers",
+        f"{_PLANNER}::test_more_copies_than_brokers_are_refused_with_numbers",
     ),
     one_change(
         "a-broker-gets-all-moves-at-once",
         "B48: no broker has more moves at once than it may",
         never(),
-        f"{_PLANNER}::TestPace::test_no_broker_has_more_than_it_may",
+        f"{_PLANNER}::test_no_broker_has_more_than_it_may",
     ),
     one_change(
         "a-move-to-a-dead-broker-waits",
         "B48: a move to a broker that is down goes to another one, or is cancelled",
         removed(),
-        f"{_PLANNER}::TestRebalance::test_a_move_to_a_broker_that_died_goes_to_another_or_is_cancelled",
+        f"{_PLANNER}::test_a_move_to_a_broker_that_died_goes_to_another_or_is_cancelled",
     ),
     one_change(
         "a-move-to-a-dead-broker-goes-on",

@@ -49,7 +49,7 @@ INTERVAL_S = 0.2
 """Seconds between two looks at the cluster, at least."""
 
 LOOK_SHARE = 4
-"""A look is followed by a rest of so many times its length: it costs brokers and this program much of many partitions."""
+"""A look is followed by a rest of so many times its length: brokers and this program have work for each."""
 
 SETTLED_MS = 3_000
 """Moves are over when none has been under way for so long."""

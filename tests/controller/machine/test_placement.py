@@ -84,72 +84,77 @@ def test_impossible() -> None:
         assert caught.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-class TestCordon:
-    """Rule B49: a cordoned broker (`cordoned.log.dirs=*`, KIP-1066) gets no new replicas, and keeps what it has."""
+# --- cordon -----------------------------------------------------------------------------------------------------------
 
-    def test_placement_passes_over_it(self, machine_cluster: Any) -> None:
-        cluster = machine_cluster(4)
-        cluster.create("t", [[3, 1]])
-        assert cluster.set_config("cordoned.log.dirs", "*", topic=3).error is ErrorCode.NONE
-        cluster.create_topic(api.CreatableTopic("new", num_partitions=12, replication_factor=3))
-        more = api.CreatePartitionsRequest((api.PartitionsToAdd("t", 6),))
-        cluster.run(topics.create_partitions(cluster.state, more))
-        new = [one.replicas for topic, one in cluster.image.partitions() if topic.name == "new" or one.partition > 0]
-        assert len(new) == 12 + 5
-        assert not any(3 in replicas for replicas in new)
-        assert cluster.partition().leader == 3  # what it has it keeps
-        cluster.set_config("cordoned.log.dirs", None, topic=3)
-        cluster.create_topic(api.CreatableTopic("newer", num_partitions=4, replication_factor=1))
-        assert any(3 in one.replicas for topic, one in cluster.image.partitions() if topic.name == "newer")
 
-    def test_too_few_are_left_and_it_says_so(self, machine_cluster: Any) -> None:
-        cluster = machine_cluster(3)
-        cluster.set_config("cordoned.log.dirs", "*", topic=2)
-        outcome = cluster.create_topic(api.CreatableTopic("new", num_partitions=1, replication_factor=3))
-        assert outcome.error is ErrorCode.INVALID_REPLICATION_FACTOR
-        assert outcome.message == (
-            "Unable to replicate the partition 3 time(s): the cluster has 2 broker(s) that may hold replicas. "
-            "Cordoned: 2 (`strandline broker uncordon`)."
-        )
-        chosen = cluster.create_topic(api.CreatableTopic("chosen", num_partitions=1))
-        assert chosen.replication_factor == 2
-        assert "Replication factor 2 was chosen" in chosen.message
+def test_placement_passes_over_it(machine_cluster: Any) -> None:
+    cluster = machine_cluster(4)
+    cluster.create("t", [[3, 1]])
+    assert cluster.set_config("cordoned.log.dirs", "*", topic=3).error is ErrorCode.NONE
+    cluster.create_topic(api.CreatableTopic("new", num_partitions=12, replication_factor=3))
+    more = api.CreatePartitionsRequest((api.PartitionsToAdd("t", 6),))
+    cluster.run(topics.create_partitions(cluster.state, more))
+    new = [one.replicas for topic, one in cluster.image.partitions() if topic.name == "new" or one.partition > 0]
+    assert len(new) == 12 + 5
+    assert not any(3 in replicas for replicas in new)
+    assert cluster.partition().leader == 3  # what it has it keeps
+    cluster.set_config("cordoned.log.dirs", None, topic=3)
+    cluster.create_topic(api.CreatableTopic("newer", num_partitions=4, replication_factor=1))
+    assert any(3 in one.replicas for topic, one in cluster.image.partitions() if topic.name == "newer")
 
-    def test_nobody_assigns_it_a_replica_by_hand(self, machine_cluster: Any) -> None:
-        cluster = machine_cluster(3)
-        cluster.set_config("cordoned.log.dirs", "*", topic=2)
-        manual = (api.ReplicaAssignment(0, (1, 2)),)
-        outcome = cluster.create_topic(api.CreatableTopic("new", assignments=manual))
-        assert outcome.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        assert "it is cordoned" in outcome.message
-        assert "`strandline broker uncordon 2`" in outcome.message
 
-    def test_nothing_moves_to_it(self, machine_cluster: Any) -> None:
-        """What it has may be put in another order; another replica is refused."""
-        cluster = machine_cluster(3, level=LEVEL_OF_MOVES)
-        cluster.create("t", [[1, 2]])
-        cluster.set_config("cordoned.log.dirs", "*", topic=2)
-        cluster.set_config("cordoned.log.dirs", "*", topic=3)
-        outcome = cluster.move([1, 3])
-        assert outcome.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        assert "gives broker 3 a new replica, and it is cordoned" in outcome.message
-        assert cluster.move([2, 1]).error is ErrorCode.NONE
-        assert cluster.partition().replicas == (2, 1)
+def test_too_few_are_left_and_it_says_so(machine_cluster: Any) -> None:
+    cluster = machine_cluster(3)
+    cluster.set_config("cordoned.log.dirs", "*", topic=2)
+    outcome = cluster.create_topic(api.CreatableTopic("new", num_partitions=1, replication_factor=3))
+    assert outcome.error is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert outcome.message == (
+        "Unable to replicate the partition 3 time(s): the cluster has 2 broker(s) that may hold replicas. "
+        "Cordoned: 2 (`strandline broker uncordon`)."
+    )
+    chosen = cluster.create_topic(api.CreatableTopic("chosen", num_partitions=1))
+    assert chosen.replication_factor == 2
+    assert "Replication factor 2 was chosen" in chosen.message
 
-    def test_it_stays_cordoned_while_it_is_down_and_anew(self, machine_cluster: Any) -> None:
-        """The metadata have it, and no process: neither a death nor a new registration takes it away."""
-        cluster = machine_cluster(3)
-        cluster.set_config("cordoned.log.dirs", "*", topic=2)
-        cluster.fence(2)
-        cluster.start(2)
-        cluster.fail_over()
-        outcome = cluster.create_topic(api.CreatableTopic("new", num_partitions=1, replication_factor=3))
-        assert outcome.error is ErrorCode.INVALID_REPLICATION_FACTOR
 
-    def test_one_directory_is_not_cordoned(self, machine_cluster: Any) -> None:
-        outcome = machine_cluster(1).set_config("cordoned.log.dirs", "/disk1", topic=1)
-        assert outcome.error is ErrorCode.INVALID_CONFIG
-        assert "strandline log move" in outcome.message
+def test_nobody_assigns_it_a_replica_by_hand(machine_cluster: Any) -> None:
+    cluster = machine_cluster(3)
+    cluster.set_config("cordoned.log.dirs", "*", topic=2)
+    manual = (api.ReplicaAssignment(0, (1, 2)),)
+    outcome = cluster.create_topic(api.CreatableTopic("new", assignments=manual))
+    assert outcome.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert "it is cordoned" in outcome.message
+    assert "`strandline broker uncordon 2`" in outcome.message
+
+
+def test_nothing_moves_to_it(machine_cluster: Any) -> None:
+    """What it has may be put in another order; another replica is refused."""
+    cluster = machine_cluster(3, level=LEVEL_OF_MOVES)
+    cluster.create("t", [[1, 2]])
+    cluster.set_config("cordoned.log.dirs", "*", topic=2)
+    cluster.set_config("cordoned.log.dirs", "*", topic=3)
+    outcome = cluster.move([1, 3])
+    assert outcome.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert "gives broker 3 a new replica, and it is cordoned" in outcome.message
+    assert cluster.move([2, 1]).error is ErrorCode.NONE
+    assert cluster.partition().replicas == (2, 1)
+
+
+def test_it_stays_cordoned_while_it_is_down_and_anew(machine_cluster: Any) -> None:
+    """The metadata have it, and no process: neither a death nor a new registration takes it away."""
+    cluster = machine_cluster(3)
+    cluster.set_config("cordoned.log.dirs", "*", topic=2)
+    cluster.fence(2)
+    cluster.start(2)
+    cluster.fail_over()
+    outcome = cluster.create_topic(api.CreatableTopic("new", num_partitions=1, replication_factor=3))
+    assert outcome.error is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_one_directory_is_not_cordoned(machine_cluster: Any) -> None:
+    outcome = machine_cluster(1).set_config("cordoned.log.dirs", "/disk1", topic=1)
+    assert outcome.error is ErrorCode.INVALID_CONFIG
+    assert "strandline log move" in outcome.message
 
 
 def test_replicas_are_counted_again_for_changed_topics_alone(machine_cluster: Any) -> None:
