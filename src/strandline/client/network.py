@@ -97,7 +97,7 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.ADD_OFFSETS_TO_TXN: VersionRange(0, 4),
     Api.END_TXN: VersionRange(0, 5),
     Api.WRITE_TXN_MARKERS: VersionRange(1, 2),
-    Api.TXN_OFFSET_COMMIT: VersionRange(3, 5),
+    Api.TXN_OFFSET_COMMIT: VersionRange(3, 6),
     Api.DESCRIBE_ACLS: VersionRange(1, 3),
     Api.CREATE_ACLS: VersionRange(1, 3),
     Api.DELETE_ACLS: VersionRange(1, 3),
