@@ -30,6 +30,7 @@ from strandline.chaos.checkers.quorum import (
     QuorumView,
     SingleLeader,
     VotedOnce,
+    VoterSetsMeet,
 )
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.ports import Ports
@@ -98,6 +99,23 @@ def test_voted_once() -> None:
     assert flags(VotedOnce().check, view(voted_for=1), view(voted_for=2, incarnation=2)) == "VotedOnce"
     assert flags(VotedOnce().check, view(voted_for=1), view(voted_for=2, epoch=4)) == ""
     assert flags(VotedOnce().check, view(voted_for=1), view(), view(voted_for=1)) == ""
+
+
+def test_committed_voter_sets_are_one_sequence_whose_majorities_meet() -> None:
+    """Rules A11, A36: one voter more or less; an uncommitted set may be any, and a lagging node has an older one."""
+
+    def said(offset: int, *nodes: int, **changes: Any) -> QuorumView:
+        voters = tuple(ReplicaKey(NodeId(node), UUID(int=node)) for node in nodes)
+        majority = len(nodes) // 2 + 1
+        facts = {"high_watermark": 20} | changes
+        return view(voters=voters, majority=majority, voters_offset=offset, **facts)
+
+    first, grown = said(-1, 1), said(4, 1, 2)
+    assert flags(VoterSetsMeet().check, first, grown, said(6, 1, 2, 3), said(4, 1, 2, node=3), said(8, 2, 3)) == ""
+    assert flags(VoterSetsMeet().check, first, said(4, 2)) == "VoterSetsMeet"
+    assert flags(VoterSetsMeet().check, said(-1, 1, 2, 3), said(4, 1)) == "VoterSetsMeet"
+    assert flags(VoterSetsMeet().check, first, grown, said(4, 1, 3, node=3)) == "VoterSetsMeet"
+    assert flags(VoterSetsMeet().check, first, grown, said(7, 1, 3, high_watermark=7)) == ""
 
 
 def test_monotonic_high_watermark() -> None:
@@ -259,6 +277,19 @@ def test_the_whole_of_the_quorums_checks(disks: dict[int, SimDisk]) -> None:
     checks.observe([view(leading=True, log=shape), view(node=2, leader=1, log=shape)])
     with pytest.raises(InvariantViolated, match="MajorityReachedHighWatermark"):
         checks.observe([view(leading=True, log=shape, high_watermark=8), view(node=2, durable_end=7, log=shape)])
+
+
+def test_a_set_that_is_appended_as_the_high_watermark_rises_did_not_count(disks: dict[int, SimDisk]) -> None:
+    """A leader alone commits at once; in the same instant it appends a set of two, of which one lags."""
+    one, two = (ReplicaKey(NodeId(node), UUID(int=node)) for node in (1, 2))
+    alone: dict[str, Any] = {"leading": True, "majority": 1, "voters": (one,), "voters_offset": 0}
+    grown = alone | {"majority": 2, "voters": (one, two), "voters_offset": 8, "log_end": 9}
+    lagging = view(node=2, leader=1, durable_end=5, voters=(one,), majority=1, voters_offset=0)
+    checks = QuorumChecks(disks.__getitem__)
+    checks.observe([view(**alone), lagging])
+    checks.observe([view(high_watermark=8, **grown), lagging])
+    with pytest.raises(InvariantViolated, match="MajorityReachedHighWatermark"):
+        checks.observe([view(high_watermark=9, durable_end=9, **grown), lagging])
 
 
 def test_leader_candidate_completeness() -> None:

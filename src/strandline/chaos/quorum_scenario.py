@@ -1,4 +1,5 @@
-"""Three voters and an observer of the metadata quorum under faults: rules A checked as events run.
+"""The metadata quorum under faults, rules A checked as events run: three voters that stay, or five controllers that
+come and go as voters (kraft.version 1), and an observer.
 
 Every node is the production `Quorum` over the simulated network and disk; the leader appends numbered records. A
 record counts as acked when the leader that appended it hands it to its listener as committed.
@@ -21,6 +22,7 @@ from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.operator import Operator, all_vote, force_vote
 from strandline.chaos.nemesis.options import FaultOptions
+from strandline.chaos.nemesis.voters import VoterChanges
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.ports import Ports
@@ -56,6 +58,24 @@ class QuorumOptions:
     duration_ms: int
     append_gap_ms: int
     observers: int
+    kraft_version: int = 0
+    """1: voters come and go."""
+    first_voters: int = 3
+    """Number of voters with which a cluster of kraft.version 1 begins."""
+    auto_join: bool = False
+    """Controllers that lack a vote ask for one by themselves, in a cluster of kraft.version 1."""
+    change_gap_ms: int = 500
+    """Mean time between two changes of the voters."""
+
+    @property
+    def controllers(self) -> int:
+        """Number of nodes that vote, or may be given a vote."""
+        return 3 if self.kraft_version == 0 else 5
+
+    @property
+    def begins_with(self) -> int:
+        """Number of voters on the first day."""
+        return 3 if self.kraft_version == 0 else self.first_voters
 
     @classmethod
     def draw(cls, seed: int) -> QuorumOptions:
@@ -74,6 +94,7 @@ class QuorumOptions:
             snapshot_max_new_record_bytes=rng.choice((2_000, 20_000, 1 << 30)),
             log_segment_bytes=rng.choice((1_024, 16_384, 1 << 26)),
         )
+        changes = split(seed, "voters")
         return cls(
             world,
             FaultOptions.draw(rng, KINDS),
@@ -81,6 +102,10 @@ class QuorumOptions:
             duration_ms=rng.choice((5_000, 15_000)),
             append_gap_ms=rng.choice((5, 50, 300)),
             observers=rng.randint(0, 1),
+            kraft_version=changes.randint(0, 1),
+            first_voters=changes.choice((1, 3)),
+            auto_join=changes.random() < 0.3,
+            change_gap_ms=changes.choice((50, 200, 600)),
         )
 
 
@@ -108,12 +133,17 @@ class Member:
         disk = self.run.world.machines[name].disk
         wipes = disk.wipes
         directory_id = UUID(int=self.node + 1_000 * wipes)
+        options = self.run.options
         voters = [
             Voter(
                 NodeId(number), directory_id if number == self.node else UUID(int=number), Endpoint(f"n{number}", PORT)
             )
-            for number in (1, 2, 3)
+            for number in range(1, options.begins_with + 1)
         ]
+        dynamic = options.kraft_version > 0
+        is_voter = self.node <= options.controllers
+        if dynamic and (wipes or self.node > options.begins_with):
+            voters = []  # it was formatted for a cluster that there is
         ports.disk.mkdir("/data")
         ports.disk.sync_dir("/")
         advised = name in self.run.nemesis.without_vote
@@ -129,15 +159,19 @@ class Member:
             directory_id=directory_id,
             cluster_id=CLUSTER,
             voters=voters,
-            is_voter=self.node <= 3,
+            is_voter=is_voter,
             disk=ports.disk,
             clock=ports.clock,
             rng=ports.rng,
             rpc=ports.rpc,
             data_dir="/data",
-            config=self.run.options.quorum,
+            config=options.quorum,
             on_fatal=self.fell,
+            listens_at=Endpoint(name, PORT) if is_voter and dynamic else None,
+            bootstrap=[Endpoint(other, PORT) for other in self.run.controllers] if dynamic else (),
+            auto_join=dynamic and is_voter and options.auto_join,
         )
+        self.quorum.raise_kraft_version(options.kraft_version)
         self.quorum.register(self)
         unary, streams = self.quorum.rpc_handlers()
         try:
@@ -231,7 +265,8 @@ class QuorumRun:
         self.quiet = False
         """Nothing more is appended: the replicas must become equal."""
         self._records = 0
-        names = [f"n{number}" for number in range(1, 4 + self.options.observers)]
+        names = [f"n{number}" for number in range(1, self.options.controllers + self.options.observers + 1)]
+        self.controllers = names[: self.options.controllers]
         for name in names:
             self.world.add_machine(name)
         self.nemesis = Nemesis(
@@ -246,8 +281,23 @@ class QuorumRun:
         )
         self._logs = LogCapture(lambda: self.world.now_ms)
         self.operator = Operator(
-            self.world, self._quorums, names[:3], self.nemesis.note, self.nemesis.victim, self.nemesis.force_vote
+            self.world, self._quorums, self.controllers, self.nemesis.note, self.nemesis.victim, self.nemesis.force_vote
         )
+        self.changes: VoterChanges | None = None
+        if self.options.kraft_version > 0:
+            self.operator.replaces = True
+            self.changes = VoterChanges(
+                self.world,
+                split(seed, "voter changes"),
+                self.options.change_gap_ms,
+                self.options.auto_join,
+                self.controllers,
+                self.nemesis.victim,
+                self._quorums,
+                self.checks.voters,
+                self.nemesis.note,
+            )
+            self.nemesis.may_destroy = self.changes.may_destroy
         self.world.loop.observe = self._observe
         self.world.loop.observe_every = 1
 
@@ -278,19 +328,28 @@ class QuorumRun:
         return {name: member.quorum for name, (member, _) in self._living().items()}
 
     def _whole(self) -> bool:
-        """True if every controller has its vote, beyond doubt, and everything that any of them knows to be
-        committed."""
+        """True if every voter has its vote, beyond doubt, and everything that any of them knows to be committed."""
         quorums = self._quorums()
         committed = max((quorum.high_watermark for quorum in quorums.values()), default=0)
-        names = self.nemesis.names[:3]
+        names = self._voters()
         return all_vote(quorums, names) and all(quorums[name].log_end_offset >= committed for name in names)
+
+    def _voters(self) -> list[str]:
+        """Machines of those that vote, by what was committed last."""
+        if self.changes is None:
+            return self.controllers
+        _, voters = self.checks.voters.newest
+        return [f"n{key.node_id}" for key in voters]
 
     def _views(self) -> list[QuorumView]:
         seen = (view(member.quorum, member.node, process) for member, process in self._living().values())
         return [one for one in seen if one is not None]
 
     def _observe(self) -> None:
-        self.checks.observe(self._views())
+        views = self._views()
+        self.checks.observe(views)
+        if self.changes is not None:
+            self.changes.see(views)
         if self.violations:
             raise InvariantViolated("NoNodeMisbehaves", self.violations[0])
 
@@ -303,27 +362,30 @@ class QuorumRun:
         for name in self.nemesis.names:
             self._start(name)
         operating = self.world.loop.create_task(self.operator.work())
+        changing = self.world.loop.create_task(self.changes.work()) if self.changes is not None else None
         await self.nemesis.run(self.options.duration_ms, FAULTS)
+        if changing is not None:
+            changing.cancel()
         self.nemesis.heal()
-        voters = list(self.nemesis.names)[:3]
         if not await self._all_count():
             # A vote that is lost, or in doubt, and one more that is away: that needs its operator.
             await self._progress()
             self.quiet = True  # who fetches everything anew must not run after what is appended
-            await self._until("every controller has its vote", self._whole, CATCH_UP_MS)
+            await self._until("every voter has its vote", self._whole, CATCH_UP_MS)
             self.quiet = False
-        # A majority alone, whatever state the faults have left.
-        mend = cripple(self.nemesis, voters, split(self.seed, "minority"))
-        await self._progress()
-        mend()
+        voters = self._voters()
+        if len(voters) >= 3:  # a majority alone, whatever state the faults have left
+            mend = cripple(self.nemesis, voters, split(self.seed, "minority"))
+            await self._progress()
+            mend()
         await self._progress()
         self.quiet = True
         await self._agree()
         operating.cancel()
 
     async def _all_count(self) -> bool:
-        """Whether every controller comes back with its vote, and beyond doubt."""
-        names = list(self.nemesis.names)[:3]
+        """Whether every voter comes back with its vote, and beyond doubt."""
+        names = self._voters()
         await self._until("every controller has started", lambda: set(names) <= self._quorums().keys())
         return all_vote(self._quorums(), names)
 
@@ -345,7 +407,7 @@ class QuorumRun:
             await self.world.sleep_ms(50)
 
     async def _agree(self) -> None:
-        """Every node replays every acked record."""
+        """Every node replays every acked record, and has the voter set that was committed last."""
         wanted = dict(self.acked)
         deadline_ms = self.world.now_ms + PROGRESS_MS
         while True:
@@ -355,10 +417,17 @@ class QuorumRun:
                 for offset, records in wanted.items()
                 if member.state.get(offset) != records
             }
-            if not missing and len(self.members) == len(self.nemesis.names):
+            sets = {node: member.quorum.voters.keys for node, member in self.members.items()}
+            _, voters = self.checks.voters.newest
+            others = {node: keys for node, keys in sets.items() if self.changes is not None and keys != voters}
+            if not missing and not others and len(self.members) == len(self.nemesis.names):
                 self._inspect()
                 return
             if self.world.now_ms > deadline_ms:
+                if not missing:
+                    raise InvariantViolated(
+                        "Progress", "voter sets differ after healing", committed=voters, sets=others
+                    )
                 raise InvariantViolated("AckedRecordsSurvive", "acked records are missing", missing=missing)
             await self.world.sleep_ms(200)
 
@@ -382,6 +451,7 @@ class QuorumRun:
             "events": self.world.loop.events,
             "virtual_ms": round(self.world.now_ms),
             "acked": len(self.acked),
+            "voter_changes": 0 if self.changes is None else self.changes.made,
             "marks": {name: count for name, count in marks.counts().items() if count},
             "struck": {name: count for name, count in sorted(self.nemesis.struck.items()) if count},
             "effects": {name: count for name, count in sorted(self.world.loop.effects.items()) if count},
@@ -397,7 +467,9 @@ def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
         return None
     core = driver.core
     replica = core.key
-    if replica.node_id not in core.voters.places:  # it promises nothing, so it remembers nothing of what was destroyed
+    if (
+        replica.node_id not in core.voters.places and not core.node.standing.may_vote
+    ):  # it promises nothing, so it remembers nothing of what was destroyed
         replica = ReplicaKey(replica.node_id, UUID(int=process.machine.disk.destroyed))
     voted_for = core.role.voted_for
     return QuorumView(
@@ -413,6 +485,7 @@ def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
         log_end=core.log.end_offset,
         last_epoch=core.log.last_epoch,
         voters=core.voters.keys,
+        voters_offset=core.log.voters[0],
         majority=core.voters.majority,
         durable_end=driver.durable_offset,
         log=core.log,

@@ -54,10 +54,16 @@ class MajorityReachedHighWatermark:
         if high_watermark <= self.reached:
             return
         self.reached = high_watermark
-        ends = {key: self._end(key, living) for key in voters}
-        if sum(end >= high_watermark for end in ends.values()) < majority:
+        if not self.holds(voters, majority, living, high_watermark):
+            ends = {key: self._end(key, living) for key in voters}
             facts = {"high_watermark": high_watermark, "synced": {str(key): end for key, end in ends.items()}}
             raise InvariantViolated("MajorityReachedHighWatermark", "a minority holds what is committed", **facts)
+
+    def holds(
+        self, voters: Sequence[ReplicaKey], majority: int, living: Sequence[ReplicaKey], high_watermark: int
+    ) -> bool:
+        """Whether a majority of these voters has everything below."""
+        return sum(self._end(key, living) >= high_watermark for key in voters) >= majority
 
     def _end(self, key: ReplicaKey, living: Sequence[ReplicaKey]) -> int:
         seen = [replica for replica in self._held if key.admits(replica)]

@@ -39,6 +39,8 @@ class QuorumView:
     """Voter set of the node; vacant places are left out."""
     majority: int = 2
     """Number of voters of that set that decide."""
+    voters_offset: int = -1
+    """Offset of the record, or snapshot, that says this set; -1: it is the configured one."""
     durable_end: int = 0
     """Offset up to which its log is synced."""
     log: LogSummary | None = None
@@ -203,11 +205,50 @@ class CommittedLog:
             raise InvariantViolated("LeaderHasAllCommittedValues", "a leader lacks committed records", **facts)
 
 
+class VoterSetsMeet:
+    """Committed voter sets are one sequence on all nodes, and any majority of one meets any majority of the next one
+    (rules A11, A36): they differ in one voter."""
+
+    def __init__(self) -> None:
+        self._committed: list[tuple[int, tuple[ReplicaKey, ...], int]] = []
+
+    @property
+    def newest(self) -> tuple[int, tuple[ReplicaKey, ...]]:
+        """Offset and voters of the set that was committed last; of none nothing is known before the first look."""
+        if not self._committed:
+            return -1, ()
+        offset, voters, _ = self._committed[-1]
+        return offset, voters
+
+    def check(self, view: QuorumView) -> None:
+        if not view.voters or view.high_watermark <= view.voters_offset:
+            return
+        offset, voters = self.newest
+        if not self._committed:
+            self._committed.append((view.voters_offset, view.voters, view.majority))
+        elif view.voters_offset > offset and view.voters != voters:
+            self._follow(view, voters, self._committed[-1][2])
+        elif view.voters_offset >= 0:  # a machine with a new disk is configured with another directory of its own
+            known = next(known for at, known, _ in reversed(self._committed) if at <= view.voters_offset)
+            if view.voters != known:
+                facts = {"node": view.node, "offset": view.voters_offset, "here": view.voters, "elsewhere": known}
+                raise InvariantViolated("VoterSetsMeet", "two voter sets were committed at one offset", **facts)
+
+    def _follow(self, view: QuorumView, before: tuple[ReplicaKey, ...], majority: int) -> None:
+        self._committed.append((view.voters_offset, view.voters, view.majority))
+        if any(key.directory_id is None for key in before):
+            return  # whose directories are recorded now
+        if majority + view.majority <= len({*before, *view.voters}):
+            facts = {"offset": view.voters_offset, "before": before, "after": view.voters}
+            raise InvariantViolated("VoterSetsMeet", "two majorities need not meet", **facts)
+
+
 class QuorumChecks:
     """All of the above over views of the nodes. `disk_of` is a node's disk, whether it lives or not."""
 
     def __init__(self, disk_of: Callable[[int], SimDisk]) -> None:
         self.log = CommittedLog()
+        self.voters = VoterSetsMeet()
         self._checks = (
             MonotonicEpoch(),
             SingleLeader(),
@@ -216,9 +257,12 @@ class QuorumChecks:
             LeaderNeverLoadSnapshot(),
             NoLogDivergence(),
             self.log,
+            self.voters,
         )
         self._snapshots = SnapshotAtLogStart(disk_of)
         self._majority = MajorityReachedHighWatermark(disk_of)
+        self._led: dict[tuple[int, int], QuorumView] = {}
+        """Each leader as it was at the last look."""
 
     def observe(self, views: Sequence[QuorumView]) -> None:
         """Check all live nodes at one instant. Raises InvariantViolated."""
@@ -235,4 +279,15 @@ class QuorumChecks:
         living = [view.replica for view in views]
         for leader in views:
             if leader.leading and leader.high_watermark > self._majority.reached:
-                self._majority.check(leader.voters, leader.majority, living, leader.high_watermark)
+                counted = self._counted_by(leader, living)
+                self._majority.check(counted.voters, counted.majority, living, leader.high_watermark)
+        self._led = {(view.node, view.incarnation): view for view in views if view.leading}
+
+    def _counted_by(self, leader: QuorumView, living: Sequence[ReplicaKey]) -> QuorumView:
+        """The leader with the voters by which its high watermark rose: where it has appended another set in the same
+        instant, behind what it counted, those of before may have been enough."""
+        before = self._led.get((leader.node, leader.incarnation))
+        end = leader.high_watermark
+        if before is None or before.epoch != leader.epoch or not before.voters_offset < end <= leader.voters_offset:
+            return leader
+        return before if self._majority.holds(before.voters, before.majority, living, end) else leader

@@ -377,6 +377,8 @@ def wipe(nemesis: Nemesis) -> None:
     """A machine comes back with a new disk, on the one machine of the run to which such things happen."""
     name = nemesis.victim
     nemesis.look()
+    if not nemesis.may_destroy():
+        return
     nemesis.world.power_cut(name)
     for disk in nemesis.world.machines[name].disks:
         disk.wipe()

@@ -21,6 +21,8 @@ def lose(nemesis: Nemesis) -> None:
     """The metadata directory is gone while the node is down; a supervisor starts the node again."""
     name = nemesis.victim
     nemesis.look()
+    if not nemesis.may_destroy():
+        return
     nemesis.world.kill(name)
     nemesis.disk(name).remove_directory(DIRECTORY)
     nemesis.world.loop.effects["metadata-lost"] += 1
@@ -36,7 +38,7 @@ def rot(nemesis: Nemesis) -> None:
     files = {path: content.rstrip(b"\0") for path, content in disk.files().items()}
     paths = [path for path in files if path.startswith(DIRECTORY) or path == _PROMISE_PATH]
     paths = [path for path in paths if files[path]]
-    if not paths or DIRECTORY in disk.rotten:
+    if not paths or DIRECTORY in disk.rotten or not nemesis.may_destroy():
         return
     path = nemesis.rng.choice(paths)
     position, bit = nemesis.rng.randrange(len(files[path])), nemesis.rng.randrange(8)

@@ -45,6 +45,8 @@ class Nemesis:
     """The active controller's machine."""
     on_fault: Callable[[], None] = lambda: None
     """Callback after each fault: checkers look at the world then."""
+    may_destroy: Callable[[], bool] = lambda: True
+    """Whether the victim's metadata log may be destroyed now: the vote it holds is one that can be missed."""
     damaged: dict[str, None] = field(default_factory=dict)
     """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
     dead: dict[str, None] = field(default_factory=dict)

@@ -58,6 +58,8 @@ class Operator:
     offline: Callable[[], frozenset[str]] = frozenset
     """Machines whose nodes say of a replica that it stays offline until they are restarted."""
     restart: Callable[[str], None] = lambda _: None
+    replaces: bool = False
+    """Where voters come and go it restores the vote of a node that had one under another directory, of no other."""
     restored: int = 0
     _nobody_led_since_ms: float | None = None
     _offline: tuple[float, frozenset[str]] = (0.0, frozenset())
@@ -77,7 +79,7 @@ class Operator:
         self._watch(quorums)
         self._watch_partitions()
         self._watch_replicas()
-        leaders = [(quorum.leader_and_epoch.epoch, name) for name, quorum in quorums.items() if _leads(quorum)]
+        leaders = [(quorum.leader_and_epoch.epoch, name) for name, quorum in quorums.items() if leads(quorum)]
         if not leaders or self._busy():
             return
         _, leader = max(leaders)
@@ -99,7 +101,7 @@ class Operator:
 
     def _watch(self, quorums: Mapping[str, Quorum]) -> None:
         now_ms = self.world.now_ms
-        if any(_leads(quorum) for quorum in quorums.values()):
+        if any(leads(quorum) for quorum in quorums.values()):
             self._nobody_led_since_ms = None
             return
         self._nobody_led_since_ms = self._nobody_led_since_ms or now_ms
@@ -139,7 +141,7 @@ class Operator:
 
     async def _restore(self, leader: Quorum, key: ReplicaKey) -> None:
         former = leader.voters.recorded(key.node_id)
-        if key.directory_id is None or former == key:
+        if key.directory_id is None or former == key or (self.replaces and former is None):
             return
         try:
             if former is not None:
@@ -187,7 +189,8 @@ class LevelChanges:
             await self.world.sleep_ms(self.rng.uniform(200, _LEVEL_MS))
 
 
-def _leads(quorum: Quorum) -> bool:
+def leads(quorum: Quorum) -> bool:
+    """True if the node believes that it leads the quorum."""
     return quorum.leader_and_epoch.leader_id == NodeId(quorum.key.node_id)
 
 
