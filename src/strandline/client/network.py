@@ -627,6 +627,8 @@ async def connect(
     except OSError as error:
         reason = _reason(error) if tls is None else _tls_reason(error)
         raise BrokerUnreachable(str(endpoint), reason, advertised_by) from error
+    except (ValueError, OverflowError) as error:  # an address that can be none
+        raise BrokerUnreachable(str(endpoint), str(error), advertised_by) from error
     timeout_ms = min(request_timeout_ms, setup_timeout_ms)
     try:
         await _settle(connection, timeout_ms, expected, advertised_by)
