@@ -10,7 +10,7 @@ from bench.fetched import Unavailable, need
 from interop import access, install
 from interop.connect import ConnectWorker
 from interop.driver import Driver, ProcessDriver
-from interop.features import CONNECT, FEATURES, GROUP_KEYS, MOVES, REPLICAS, Feature
+from interop.features import CONNECT, FEATURES, GROUP_KEYS, MOVES, QUORUM, REPLICAS, Feature
 from interop.kcat import KcatDriver
 from interop.logins import Login
 from interop.tools import KafkaTools
@@ -72,7 +72,7 @@ CLIENTS = (
     Client("confluent", lambda: program(install.python("confluent", ["confluent-kafka==2.16.1"]))),
     Client("kcat", kcat),
     Client("java", lambda: program([*install.java(), "Driver"])),
-    Client("java-tools", java_tools, (*FEATURES, REPLICAS, MOVES)),
+    Client("java-tools", java_tools, (*FEATURES, REPLICAS, MOVES, QUORUM)),
     Client("aiokafka", lambda: program(install.python("aiokafka_driver", ["aiokafka[snappy,lz4,zstd]==0.14.0"]))),
     Client(
         "kafka-python",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -288,6 +289,24 @@ def partitions_moved(world: World) -> None:
     same(len(found), 450, "records")
 
 
+def quorum_described(world: World) -> None:
+    """Row S89: three vote, one of them leads, and none of them is behind for good."""
+    status = dict(re.findall(r"^(\w+): +(.*)$", world.client.call("describe_quorum", what="status")["said"], re.M))
+    voters = sorted(int(node) for node in re.findall(r'"id": (\d+)', status["CurrentVoters"]))
+    same(len(voters), 3, "voters")
+    assert int(status["LeaderId"]) in voters, status
+    assert int(status["HighWatermark"]) > 0, status
+
+    def in_step() -> bool:
+        said: str = world.client.call("describe_quorum", what="replication")["said"]
+        rows = [line.split() for line in said.splitlines() if line.rstrip().endswith(("Leader", "Follower"))]
+        same(sorted(int(row[0]) for row in rows), voters, "replicas")
+        same([row[0] for row in rows if row[-1] == "Leader"], [status["LeaderId"]], "leader")
+        return all(int(row[3]) == 0 for row in rows)
+
+    eventually(in_step)
+
+
 CONNECT = Feature("a file copied through a topic, worker killed", connect.copies_through_a_topic, frozenset({10, 11}))
 """What the application has to do."""
 
@@ -295,6 +314,9 @@ REPLICAS = Feature("replicas verified (kafka-replica-verification)", replicas_ve
 """What one of Kafka's tools alone does."""
 
 MOVES = Feature("partitions moved (kafka-reassign-partitions)", partitions_moved, frozenset({45, 46}))
+"""As well."""
+
+QUORUM = Feature("metadata quorum described (kafka-metadata-quorum)", quorum_described, frozenset({55}))
 """As well."""
 
 GROUP_KEYS = frozenset({10, 11, 12, 13, 14})

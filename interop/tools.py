@@ -27,6 +27,7 @@ CLASSES = {
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
@@ -281,6 +282,12 @@ class KafkaTools(ToolDriver):
             said = self.run("kafka-reassign-partitions", "--generate", *wanted)
         proposed = json.loads(said.splitlines()[-1])["partitions"]
         return {"moves": {f"{one['topic']}-{one['partition']}": one["replicas"] for one in proposed}}
+
+    # The metadata quorum
+
+    def op_describe_quorum(self, what: str) -> dict[str, Any]:
+        """What kafka-metadata-quorum describe prints: its "status", or its "replication"."""
+        return {"said": self.run("kafka-metadata-quorum", "describe", f"--{what}")}
 
     # Groups: the console consumer is a member while it runs, and commits when it ends
 

@@ -75,6 +75,7 @@ LONG = {
     "acceptance/test_split_layout_failures.py",
     "acceptance/test_split_layout_losses.py",
     "acceptance/test_topic_copy_under_faults.py",
+    "acceptance/test_voters_at_run_time.py",
     "spark/pipelines/test_jobs.py",
     "spark/pipelines/test_lake.py",
     "spark/pipelines/test_lake_killed.py",
@@ -105,7 +106,6 @@ LONG_TESTS = {
     # Ten seconds each and more; the other tests of their files stay, or the other cases, as a sample.
     "chaos/test_transacting.py::test_a_race_catches_a_broken_rule",
     "acceptance/test_bad_input_harms_nothing.py::test_a_full_disk_moves_what_it_led_and_loses_nothing",
-    "acceptance/test_voters_at_run_time.py::test_one_becomes_three_one_is_replaced_and_one_is_left",
     "acceptance/test_compacted_topics.py::test_of_a_thousand_updates_the_last_of_each_key_stay",
     "acceptance/test_crash_of_all_nodes_loses_nothing.py::test_53_one_machine_stays_dead[2]",
     "acceptance/test_crash_of_all_nodes_loses_nothing.py::test_53_one_machine_stays_dead[3]",

@@ -37,6 +37,25 @@ def test_a_move_as_kafka_log_dirs_sees_it(tmp_path: Path) -> None:
         assert seen(tools) == {str(tmp_path / there): before[str(tmp_path / here)], str(tmp_path / here): {}}
 
 
+def test_a_move_to_another_disk_by_kafka_reassign_partitions(tmp_path: Path) -> None:
+    """`log_dirs` in its file: the replica stays on its broker and goes to the other directory."""
+    with node_of_two_directories(tmp_path) as bootstrap, closing(kafka_tools(bootstrap)) as tools:
+        with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+            admin.create_topics([NewTopic("t", 1, 1)])
+            producer.send("t", b"kept")
+            producer.flush()
+        here = directory_of(tmp_path, "t-0")
+        there = str(tmp_path / ("b" if here == "a" else "a"))
+        size = seen(tools)[str(tmp_path / here)]["t-0"]
+        file = tmp_path / "moves.json"
+        moves = [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [there]}]
+        file.write_text(json.dumps({"version": 1, "partitions": moves}))
+        which = ("--reassignment-json-file", str(file))
+        assert "Successfully started" in tools.run("kafka-reassign-partitions", "--execute", *which)
+        eventually(lambda: seen(tools) == {there: {"t-0": size}, str(tmp_path / here): {}})
+        eventually(lambda: "completed successfully" in tools.run("kafka-reassign-partitions", "--verify", *which))
+
+
 def seen(tools: KafkaTools) -> dict[str, dict[str, int]]:
     """The sizes of the topic's replicas by directory."""
     said = tools.run("kafka-log-dirs", "--describe", "--topic-list", "t")

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner, Result
+from interop.driver import ClientError
+from interop.tools import KafkaTools
 
 from strandline.cli.main import main
 from strandline.client import Admin, NewTopic
+from strandline.log.checkpoints import encode_id
+from tests.acceptance.foreign import kafka_tools
 from tests.acceptance.helpers import eventually
 from tests.ports import free_ports
 
@@ -32,6 +39,7 @@ class Machines:
                 "process.roles=broker,controller",
                 f"log.dirs={path}/data-{node}",
                 f"listeners=PLAINTEXT://127.0.0.1:{self.ports[node - 1]},INTERNAL://127.0.0.1:{self.ports[node + 3]}",
+                "controller.listener.names=INTERNAL",  # Kafka's tools read it
                 f"controller.quorum.bootstrap.servers={servers}",
             )
             self.file(node).write_text("\n".join(lines) + "\n")
@@ -143,3 +151,49 @@ def test_one_becomes_three_one_is_replaced_and_one_is_left(machines: Machines) -
     for node in [node for node in machines.processes if node != last]:
         machines.kill(node)
     machines.commits("of-one")
+
+
+def by_kafkas_tool(tools: KafkaTools, *words: str) -> str:
+    return tools.run("kafka-metadata-quorum", *words)
+
+
+def test_controllers_come_and_go_by_kafka_metadata_quorum(machines: Machines) -> None:
+    """Row S89 by Kafka's own tool, unmodified: it describes the quorum, adds controllers by the files that they run
+    with, and removes them, the leader too. A dry run and a refusal change nothing."""
+    machines.format(1, "--standalone")
+    for node in (2, 3, 4):
+        machines.format(node, "--no-initial-controllers")
+    for node in (1, 2, 3):
+        machines.start(node)
+    eventually(lambda: len(machines.described()["observers"]) == 2)
+    with closing(kafka_tools(machines.bootstrap)) as tools:
+        assert re.search(r"CurrentVoters: +\[\{\"id\": 1, [^{]*\]\n", by_kafkas_tool(tools, "describe", "--status"))
+        for node in (2, 3):
+            add = ("--command-config", str(machines.file(node)), "add-controller")
+            before = machines.voters()
+            assert f"DRY RUN of adding controller {node} " in by_kafkas_tool(tools, *add, "--dry-run")
+            assert machines.voters() == before
+            listener = f"INTERNAL://127.0.0.1:{machines.ports[node + 3]}"
+            added = by_kafkas_tool(tools, *add)
+            assert re.search(rf"Added controller {node} with directory id \S+ and endpoints: {listener}", added)
+            assert machines.voters() == [*before, node]
+        with pytest.raises(ClientError, match="does not fetch"):
+            by_kafkas_tool(tools, "--command-config", str(machines.file(4)), "add-controller")
+        status = by_kafkas_tool(tools, "describe", "--status")
+        for node in (1, 2, 3):
+            assert f'"endpoints": ["INTERNAL://127.0.0.1:{machines.ports[node + 3]}"]' in status
+        replication = by_kafkas_tool(tools, "describe", "--replication")
+        assert sorted(re.findall(r"(Leader|Follower|Observer)\s*$", replication, re.M)) == ["Follower"] * 2 + ["Leader"]
+        machines.commits("of-three")
+
+        leader = machines.leader()
+        ids = {one["node_id"]: encode_id(UUID(one["directory_id"])) for one in machines.described()["voters"]}
+        other = next(node for node in ids if node != leader)
+        with pytest.raises(ClientError, match="VoterNotFound"):
+            by_kafkas_tool(tools, "remove-controller", "-i", str(leader), "-d", ids[other])
+        remove = ("remove-controller", "-i", str(leader), "-d", ids[leader])
+        assert "DRY RUN of removing" in by_kafkas_tool(tools, *remove, "--dry-run")
+        assert machines.voters() == [1, 2, 3]
+        assert f"Removed  KRaft controller {leader} with directory id {ids[leader]}" in by_kafkas_tool(tools, *remove)
+        eventually(lambda: machines.voters() == [node for node in ids if node != leader])
+        machines.commits("without-the-leader")

@@ -241,6 +241,17 @@ def test_an_unreachable_advertised_address_is_named() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("host", ["x" * 64, "a..b", "a\0b", "127.0.0.1"])
+def test_what_can_be_no_address_is_unreachable(host: str) -> None:
+    """A broker may advertise anything: what no look-up takes, and a port above all ports, is no more than that."""
+
+    async def main() -> None:
+        with pytest.raises(BrokerUnreachable, match="70000"):
+            await connect(Endpoint(host, 70_000), "me", setup_timeout_ms=1_000, request_timeout_ms=1_000)
+
+    asyncio.run(main())
+
+
 def test_a_connection_that_is_lost_behind_its_last_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedule 82: its versions are settled, and it is gone before anybody has it: the attempt has failed. (Simulator
     seed 2000101: it was kept for good, and each later request of a consumer to its coordinator ended at once.)"""

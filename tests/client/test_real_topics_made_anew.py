@@ -5,11 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from uuid import UUID
 
 import confluent_kafka
 import pytest
 
-from strandline.client import Admin, Consumer, KafkaError, NewTopic, Producer, StrandlineError, TopicPartition
+from strandline.client import (
+    Admin,
+    Consumer,
+    KafkaError,
+    NewTopic,
+    OffsetAndMetadata,
+    Producer,
+    StrandlineError,
+    TopicPartition,
+    TopicReplaced,
+    TransactionAbortable,
+    UnknownTopic,
+)
 from strandline.cluster.node.dev import DevCluster
 
 
@@ -113,3 +126,29 @@ def test_63_a_living_consumer_begins_anew(fragile: DevCluster, way: str) -> None
         assert read(consumer, 150) == list(range(1000, 1150))
     if way == "assigned":
         assert told == [([TopicPartition(topic, 0)], threading.current_thread())]
+
+
+def test_offsets_of_a_transaction_end_with_their_topic(fragile: DevCluster) -> None:
+    """KIP-1319: a transaction does not commit an offset of the old topic for the new one, and commits the new one's."""
+    topic, where = "moved", TopicPartition("moved", 0)
+
+    def topic_id() -> UUID:
+        found = admin.describe_topics([topic])[0].topic_id
+        assert found is not None
+        return found
+
+    with Admin(fragile.bootstrap) as admin, Producer(fragile.bootstrap, transactional_id="mover") as producer:
+        admin.create_topics([NewTopic(topic, 1, 3)])
+        with Consumer(fragile.bootstrap, group_id="movers") as consumer:
+            group, old = consumer.group_metadata(), topic_id()
+            producer.begin_transaction()
+            make_anew(fragile.bootstrap, topic)
+            with pytest.raises(TransactionAbortable) as caught:
+                producer.send_offsets_to_transaction({where: OffsetAndMetadata(90, topic_id=old)}, group)
+            assert isinstance(caught.value.__cause__, TopicReplaced | UnknownTopic)
+            producer.abort_transaction()
+            with producer.transaction():
+                producer.send_offsets_to_transaction({where: OffsetAndMetadata(7, topic_id=topic_id())}, group)
+            found = consumer.committed([where])[where]
+            assert found is not None
+            assert found.offset == 7

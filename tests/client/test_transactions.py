@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -15,8 +16,10 @@ from strandline.client.errors import (
     DeliveryTimeout,
     OutcomeUnknown,
     ProducerFenced,
+    TopicReplaced,
     TransactionAbortable,
     TransactionFatal,
+    UnknownTopic,
 )
 from strandline.client.groups.commits import Progress
 from strandline.client.transactions import TransactionState
@@ -330,6 +333,36 @@ def test_offsets_are_committed_with_the_transaction(kind: type[TransactionalClus
         assert told == [{TopicPartition("in", 0): 7}, {TopicPartition("in", 1): 9}, {}]
 
     play(scenario, {"t": 1}, kind=kind)
+
+
+def test_offsets_of_a_topic_that_is_gone_are_not_its_successors() -> None:
+    """KIP-1319: an offset that says whose records it counts goes by the topic's id. Where another topic has the name,
+    or none has it, the transaction is to be aborted."""
+
+    async def scenario(cluster: TransactionalCluster, ports: Ports) -> None:
+        group, mine, other = GroupMetadata("g", 3, "member"), cluster.topic_ids["in"], UUID(int=99)
+        async with producer(ports) as sender:
+            async with sender.transaction():
+                offsets = {("in", 0): OffsetAndMetadata(7, topic_id=mine), ("t", 0): OffsetAndMetadata(8)}
+                await sender.send_offsets_to_transaction(offsets, group)
+            cluster.topic_ids["in"] = other
+            await sender.begin_transaction()
+            with pytest.raises(TransactionAbortable) as caught:
+                await sender.send_offsets_to_transaction({("in", 0): OffsetAndMetadata(9, topic_id=mine)}, group)
+            assert isinstance(caught.value.__cause__, TopicReplaced)
+            await sender.abort_transaction()
+            async with sender.transaction():
+                await sender.send_offsets_to_transaction({("in", 0): OffsetAndMetadata(1, topic_id=other)}, group)
+            del cluster.topic_ids["in"]
+            await sender.begin_transaction()
+            with pytest.raises(TransactionAbortable) as caught:
+                await sender.send_offsets_to_transaction({("in", 0): OffsetAndMetadata(2, topic_id=other)}, group)
+            assert isinstance(caught.value.__cause__, UnknownTopic)
+            await sender.abort_transaction()
+        told = [one.offsets for one in cluster.ended if one.committed]
+        assert told == [{TopicPartition("in", 0): 7, TopicPartition("t", 0): 8}, {TopicPartition("in", 0): 1}]
+
+    play(scenario, {"t": 1, "in": 1}, kind=TransactionalCluster)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class TransactionalCluster(ScriptedCluster):
                 Api.ADD_PARTITIONS_TO_TXN: (0, 5),
                 Api.ADD_OFFSETS_TO_TXN: (0, 4),
                 Api.END_TXN: (0, 5),
-                Api.TXN_OFFSET_COMMIT: (0, 5),
+                Api.TXN_OFFSET_COMMIT: (0, 6),
             }
         )
     )
@@ -129,12 +129,15 @@ class TransactionalCluster(ScriptedCluster):
         if request.producer_epoch != self.epoch:
             code = ErrorCode.INVALID_PRODUCER_EPOCH
         topics = []
+        names = {topic_id: name for name, topic_id in self.topic_ids.items()}
         for topic in request.topics:
+            name = names.get(topic.topic_id) if version >= 6 else topic.name
+            told = ErrorCode.UNKNOWN_TOPIC_ID if code is ErrorCode.NONE and name is None else code
             for part in topic.partitions:
-                if code is ErrorCode.NONE:
-                    self.offsets[TopicPartition(topic.name, part.partition_index)] = part.committed_offset
-            parts = [{"partition_index": part.partition_index, "error_code": code} for part in topic.partitions]
-            topics.append({"name": topic.name, "partitions": parts})
+                if told is ErrorCode.NONE:
+                    self.offsets[TopicPartition(name, part.partition_index)] = part.committed_offset
+            parts = [{"partition_index": part.partition_index, "error_code": told} for part in topic.partitions]
+            topics.append({"name": name, "topic_id": getattr(topic, "topic_id", None), "partitions": parts})
         return {"throttle_time": 0, "topics": topics}
 
     async def _end_txn(self, node: int, version: int, request: Any) -> dict[str, Any] | None:

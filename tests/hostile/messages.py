@@ -16,7 +16,6 @@ from strandline.log.batch import Record, build_batch
 from strandline.proto.kafka import schema as walker
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import uvarint
-from tests.proto.kafka.samples import kind_of
 
 EVERY_ANSWER = [(api, version) for api, known in SUPPORTED.items() for version in range(known.low, known.high + 1)]
 """That the client understands."""
@@ -27,7 +26,6 @@ NAMES = ("t", "t", "g", "", "no-such", "a\0b", "ж" * 40, "x" * 300, "__consumer
 NUMBERS = (0, 0, 1, 1, 2, 3, 5, 17, -1, -2, 1000, 30_000)
 EXTREMES = (127, -128, 32767, -32768, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 BATCH = bytes(build_batch([Record(0, 5, b"k", b"v"), Record(1, 5, None, b"w", (("h", None),))]))
-_LATER_VALUES: dict[str, tuple[Any, ...]] = {"string": NAMES, "int32": NUMBERS}
 BLOBS = (b"", b"\0", b"\0\1\0\0\0\1\0\1t", BATCH, BATCH[:-1], BATCH * 2, bytes(300))
 
 
@@ -52,12 +50,10 @@ def answer(key: int, version: int, rng: random.Random) -> Message:
 
 
 def _message(api: Api, version: int, side: str, rng: random.Random) -> Message:
-    later = walker.LATER.get((api, version, side), walker.Later(version))
-    kind = kind_of(api, later.like, side)
-    more = {name: rng.choice((default, *_LATER_VALUES[kafka_type])) for name, kafka_type, _, default in later.fields}
+    kind = walker.kind_of(api, version, side)
     out = bytearray()
     with _marking() as marks:
-        walker.entity_codec(kind, later.fields).write(out, _values(kind, rng) | more)
+        walker.entity_codec(kind).write(out, _values(kind, rng))
     inside = tuple((start, end) for start, end in marks if end <= len(out))
     return Message(api, version, bytes(out), inside, bool(kind.__flexible__))
 

@@ -97,7 +97,7 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.ADD_OFFSETS_TO_TXN: VersionRange(0, 4),
     Api.END_TXN: VersionRange(0, 5),
     Api.WRITE_TXN_MARKERS: VersionRange(1, 2),
-    Api.TXN_OFFSET_COMMIT: VersionRange(3, 5),
+    Api.TXN_OFFSET_COMMIT: VersionRange(3, 6),
     Api.DESCRIBE_ACLS: VersionRange(1, 3),
     Api.CREATE_ACLS: VersionRange(1, 3),
     Api.DELETE_ACLS: VersionRange(1, 3),
@@ -627,6 +627,8 @@ async def connect(
     except OSError as error:
         reason = _reason(error) if tls is None else _tls_reason(error)
         raise BrokerUnreachable(str(endpoint), reason, advertised_by) from error
+    except (ValueError, OverflowError) as error:  # an address that can be none
+        raise BrokerUnreachable(str(endpoint), str(error), advertised_by) from error
     timeout_ms = min(request_timeout_ms, setup_timeout_ms)
     try:
         await _settle(connection, timeout_ms, expected, advertised_by)

@@ -30,7 +30,7 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from strandline.client.config import ProducerConfig
-from strandline.client.coordinator import GROUP, TRANSACTION, Coordinator
+from strandline.client.coordinator import TRANSACTION, Coordinator
 from strandline.client.errors import (
     BrokerUnreachable,
     ClientError,
@@ -38,9 +38,11 @@ from strandline.client.errors import (
     ClosedError,
     OutcomeUnknown,
     ProducerFenced,
+    TopicReplaced,
     TransactionAbortable,
     TransactionFatal,
 )
+from strandline.client.groups.coordinator import GroupCoordinator
 from strandline.client.logs import log
 from strandline.client.network import Connection
 from strandline.client.prepared import V2_END_SINCE, PreparedTransaction
@@ -134,7 +136,7 @@ class Transactions:
         self._protocol_by: Connection | None = None
         """Connection to the coordinator that told of the protocol."""
         self._coordinator = Coordinator(session, self._name, TRANSACTION, config.request_timeout_ms)
-        self._groups: dict[str, Coordinator] = {}
+        self._groups: dict[str, GroupCoordinator] = {}
         self._tasks = Tasks(self._broke)
         self._in_turn = asyncio.Lock()
         self._added: dict[TopicPartition, None] = {}
@@ -520,36 +522,28 @@ class Transactions:
                 self.begun = True
 
             await self._until_answered(add, self._judged, given_up=lambda: self.state is _ABORTING)
-        topics: dict[str, list[dict[str, Any]]] = {}
-        for item, offset in offsets.items():
-            topics.setdefault(item.topic, []).append(
-                {
-                    "partition_index": item.partition,
-                    "committed_offset": offset.offset,
-                    "committed_leader_epoch": offset.leader_epoch,
-                    "committed_metadata": offset.metadata,
-                }
-            )
         values = {
             **self._who,
-            "group_id": group.group_id,
             "generation_id": group.generation,
             "member_id": group.member_id,
             "group_instance_id": group.instance_id,
-            "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
         }
         coordinator = self._groups.get(group.group_id)
         if coordinator is None:
-            coordinator = Coordinator(self._session, group.group_id, GROUP, self._config.request_timeout_ms)
+            coordinator = GroupCoordinator(self._session, group.group_id, self._config.request_timeout_ms)
             self._groups[group.group_id] = coordinator
         at_most = None if self.protocol == 2 else V2_SINCE[Api.TXN_OFFSET_COMMIT] - 1
 
         async def commit() -> None:
             self.begun = True
-            answer = await self._ask(coordinator.call(Api.TXN_OFFSET_COMMIT, values, at_most=at_most))
-            for topic in answer.topics:
-                for entry in topic.partitions:
-                    coordinator.check(Api.TXN_OFFSET_COMMIT, entry.error_code, topic=topic.name)
+            try:
+                await self._ask(coordinator.commit_in_transaction(values, offsets, at_most))
+            except KafkaError as error:
+                if error.retriable and error.code.refresh_metadata:  # of topics that this producer may know nothing of
+                    self._session.metadata.want({item.topic for item in offsets})
+                    await self._session.metadata.update(self._config.request_timeout_ms)
+                    coordinator.check_ids(offsets)
+                raise
 
         await self._until_answered(commit, self._judged, given_up=lambda: self.state is _ABORTING)
 
@@ -598,7 +592,7 @@ class Transactions:
                     raise verdict from error
                 self._trouble = error
                 concurrent = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
-            except ClosedError:
+            except (ClosedError, TopicReplaced):
                 raise
             except StrandlineError as error:
                 self._trouble = error

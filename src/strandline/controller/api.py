@@ -346,6 +346,7 @@ class AddVoterRequest:
 
     Attributes:
         endpoint: where it listens; None: where it says it does.
+        uncommitted: answer once the leader has appended the change, which may still be lost (KIP-1186).
 
     Raises (KafkaError): see `controller.raft.voter_changes.add_voter`.
     """
@@ -353,11 +354,12 @@ class AddVoterRequest:
     node_id: Annotated[NodeId, Int32(1)]
     directory_id: Annotated[UUID, 2]
     endpoint: Annotated[Endpoint | None, 3] = None
+    uncommitted: Annotated[bool, 4] = False
 
 
 @dataclass(frozen=True, slots=True)
 class VoterReply:
-    """The change is committed.
+    """The change is committed, or appended where no more was asked for.
 
     Attributes:
         voters: the nodes that vote now.

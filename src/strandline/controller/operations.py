@@ -162,7 +162,8 @@ def _with_ids(request: CreateTopicsRequest, rng: Rng) -> CreateTopicsRequest:
 
 async def _add_voter(quorum: QuorumLog, request: AddVoterRequest) -> VoterReply:
     """Give a replica a vote in the quorum. Raises KafkaError, see `raft.voter_changes.add_voter`."""
-    return VoterReply(await quorum.add_voter(request.node_id, request.directory_id, request.endpoint))
+    given = (request.node_id, request.directory_id, request.endpoint)
+    return VoterReply(await quorum.add_voter(*given, uncommitted=request.uncommitted))
 
 
 async def _remove_voter(quorum: QuorumLog, request: RemoveVoterRequest) -> VoterReply:

@@ -381,6 +381,17 @@ class KafkaNode:
         assert self.controller.image.config(topic_resource(name)) == options
         return self.controller.image.topics[name].topic_id
 
+    async def led(self, name: str) -> None:
+        """Return once each partition has a leader here: the logs of a new topic are made in steps, some turns of the
+        loop later where the machine is busy."""
+        numbers = self.controller.image.topics[name].partitions
+
+        def leads(number: int) -> bool:
+            partition = self.replicas.partition(TopicPartition(name, number))
+            return partition is not None and partition.leader is not None
+
+        await until(lambda: all(map(leads, numbers)))
+
 
 @asynccontextmanager
 async def kafka_node(

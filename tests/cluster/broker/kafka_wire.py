@@ -16,21 +16,16 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 
 from strandline.proto.ids import Endpoint
-from strandline.proto.kafka import kio_modules
-from strandline.proto.kafka.schema import without_none
-
-NEWEST = {"api_versions": 4}
-"""Of kio, where a version is served that it does not know."""
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.schema import kind_of, without_none
 
 
 def request_class(api: str, version: int) -> Any:
-    module = kio_modules.module(api, min(version, NEWEST.get(api, version)), "request")
-    return getattr(module, "".join(word.title() for word in api.split("_")) + "Request")
+    return kind_of(Api[api.upper()], version, "request")
 
 
 def response_class(api: str, version: int) -> Any:
-    module = kio_modules.module(api, min(version, NEWEST.get(api, version)), "response")
-    return getattr(module, "".join(word.title() for word in api.split("_")) + "Response")
+    return kind_of(Api[api.upper()], version, "response")
 
 
 def frame(
@@ -57,14 +52,9 @@ class KafkaClient:
         out = io.BytesIO()
         entity_writer(kind)(out, build(sys.modules[kind.__module__], kind, values))
         self.correlation_id += 1
-        body = out.getvalue()
-        if (api, version) == ("api_versions", 5):  # KIP-1242, of which kio knows nothing yet
-            cluster_id = values.get("cluster_id")
-            text = b"\0" if cluster_id is None else bytes([len(cluster_id) + 1]) + cluster_id.encode()
-            body = body[:-1] + text + struct.pack(">i", values.get("node_id", -1)) + b"\0"
-        flexible = kind.__flexible__
+        key, flexible = kind.__api_key__, kind.__flexible__
         self.writer.write(
-            frame(kind.__api_key__, version, self.correlation_id, body, flexible=flexible, client_id=self.client_id)
+            frame(key, version, self.correlation_id, out.getvalue(), flexible=flexible, client_id=self.client_id)
         )
         return self.correlation_id, response_class(api, version)
 

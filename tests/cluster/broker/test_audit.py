@@ -41,6 +41,9 @@ CHANGE_NOTHING = {
         Api.TXN_OFFSET_COMMIT,
         Api.LIST_TRANSACTIONS,
         Api.LIST_PARTITION_REASSIGNMENTS,
+        Api.LIST_CONFIG_RESOURCES,
+        Api.GET_TELEMETRY_SUBSCRIPTIONS,
+        Api.PUSH_TELEMETRY,
     ),
     *(api for api in Api if api.name.startswith("DESCRIBE_") or api.name.endswith("_DESCRIBE")),
 }

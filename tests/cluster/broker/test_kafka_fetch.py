@@ -345,6 +345,7 @@ def test_an_incremental_session(tmp_path: Path, version: int) -> None:
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
             topic_id = node.create_topic("t", 3)
+            await node.led("t")
             topic = topic_id if version >= TOPIC_ID_SINCE else "t"
 
             async def ask(session_id: int, epoch: int, partitions: Any, **options: Any) -> Any:

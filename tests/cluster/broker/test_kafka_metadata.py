@@ -307,6 +307,7 @@ def test_describe_cluster(tmp_path: Path, version: int) -> None:
                 "describe_cluster", version, include_cluster_authorized_operations=False, endpoint_type=2
             )
             assert answer.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            assert "name it as --bootstrap-server" in answer.error_message
 
     run(tmp_path, main)
 

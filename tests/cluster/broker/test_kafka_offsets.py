@@ -14,7 +14,10 @@ from test_kafka_fetch import append, committed
 from test_kafka_produce import batch
 
 from strandline.cluster.broker.handlers.producers import ProducersHandler
+from strandline.controller import operations
+from strandline.controller.api import AddVoterRequest, VoterReply
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import Endpoint, NodeId
 
 # Offsets
 
@@ -185,5 +188,30 @@ def test_describe_quorum(tmp_path: Path, version: int) -> None:
         if version >= 2:
             assert metadata.current_voters[0].replica_directory_id == UUID(int=5)
             assert [(one.node_id, one.listeners[0].port) for one in answer.nodes] == [(1, 19091)]
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("version", versions("AddRaftVoter"))
+def test_add_raft_voter_passes_on_what_is_asked(tmp_path: Path, version: int) -> None:
+    """The listener named INTERNAL, whatever stands before it; and from version 1 on whether an answer waits for the
+    commit (KIP-1186). The quorum itself: `tests/controller/quorum/test_quorum_voters.py`."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        asked: list[object] = []
+
+        async def ask(operation: object, request: object, timeout_ms: float) -> VoterReply:
+            asked.append((operation, request, timeout_ms))
+            return VoterReply((ME,))
+
+        node.controller.ask = ask  # type: ignore[method-assign]
+        listeners = [{"name": "OTHER", "host": "a", "port": 1}, {"name": "INTERNAL", "host": "b", "port": 2}]
+        voter = {"cluster_id": None, "timeout": 7, "voter_id": 4, "voter_directory_id": UUID(int=4)}
+        for waits in (True, False):
+            answer = await client.ask("add_raft_voter", version, **voter, listeners=listeners, ack_when_committed=waits)
+            assert answer.error_code == 0
+            uncommitted = version >= 1 and not waits
+            passed_on = AddVoterRequest(NodeId(4), UUID(int=4), Endpoint("b", 2), uncommitted)
+            assert asked.pop() == (operations.ADD_VOTER, passed_on, 7)
 
     run(tmp_path, main)

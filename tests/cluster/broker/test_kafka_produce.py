@@ -250,19 +250,13 @@ def test_a_flipped_bit_in_a_header_is_a_corrupt_message(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def leads(node: KafkaNode, tp: TopicPartition) -> bool:
-    """Logs of a new topic are made in steps, some turns of the loop later where the machine is busy."""
-    partition = node.replicas.partition(tp)
-    return partition is not None and partition.leader is not None
-
-
 def test_partitions_of_a_request_fail_alone(tmp_path: Path) -> None:
     """Results stand in the order of the request."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
             node.create_topic("t", 3)
-            await until(lambda: all(leads(node, TopicPartition("t", index)) for index in range(3)))
+            await node.led("t")
             async with connect(node.listener.endpoint) as client:
                 sent = produce(client, 9, "t", {2: batch(b"a"), 9: batch(b"b"), 0: b"junk", 1: batch(b"c")})
                 results = (await client.receive(sent)).responses[0].partition_responses

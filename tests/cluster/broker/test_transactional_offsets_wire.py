@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka_case import run, versions
 from kafka_node import KafkaNode
-from kafka_wire import KafkaClient
-from test_groups_wire import NOT_YET, found, stable
+from kafka_wire import KafkaClient, frame
+from test_groups_wire import NOT_YET, UNKNOWN_ID, found, stable
 
 from strandline.proto.error_codes import ErrorCode
 
 ADDS_SINCE = 5
 ABORTABLE_SINCE = 4
+BY_ID_SINCE = 6
 
 
 def run_with(path: Path, main: Callable[[KafkaNode, KafkaClient], Awaitable[None]]) -> None:
@@ -40,6 +43,8 @@ class TransactionalProducer:
         self.client = client
         self.version = version
         self.producer_id = self.epoch = -1
+        self.topics = {"none": UNKNOWN_ID}
+        """Ids, by name; for requests that have them."""
 
     async def begin(self) -> None:
         await self.client.ask("find_coordinator", 6, key_type=1, coordinator_keys=("tx",))
@@ -71,7 +76,7 @@ class TransactionalProducer:
         one = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": 1, "committed_metadata": "x"}
         asked = {
             "group_id": "g",
-            "topics": [{"name": topic, "partitions": [one]}],
+            "topics": [{"name": topic, "topic_id": self.topics.get(topic), "partitions": [one]}],
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
@@ -110,16 +115,19 @@ async def settled(client: KafkaClient) -> int:
 
 @pytest.mark.parametrize("version", versions("TxnOffsetCommit"))
 def test_txn_offset_commit(tmp_path: Path, version: int) -> None:
-    """Committed, then aborted. From version 5 on nobody adds the group to the transaction but this request."""
+    """Committed, then aborted. From version 5 on nobody adds the group to the transaction but this request, and from
+    version 6 on topics go by their ids."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
-        node.create_topic("t")
+        topic_id = node.create_topic("t")
         await found(client)
         producer = TransactionalProducer(client, version)
+        producer.topics["t"] = topic_id
         await producer.begin()
         await producer.add()
         assert await producer.commit(5) is ErrorCode.NONE
-        assert await producer.commit(5, topic="none") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < BY_ID_SINCE else ErrorCode.UNKNOWN_TOPIC_ID
+        assert await producer.commit(5, topic="none") is unknown
         assert await fetched(client, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
         assert await fetched(client, stable=False) == (-1, ErrorCode.NONE)
         whole = await client.ask("offset_fetch", 7, group_id="g", topics=None, require_stable=True)
@@ -130,6 +138,70 @@ def test_txn_offset_commit(tmp_path: Path, version: int) -> None:
         assert await producer.commit(9) is ErrorCode.NONE
         assert await fetched(client, stable=False) == (5, ErrorCode.NONE)
         await producer.end(committed=False)
+        assert await settled(client) == 5
+
+    run_with(tmp_path, main)
+
+
+def test_topic_ids_byte_by_byte(tmp_path: Path) -> None:
+    """KIP-1319, written and read by hand: a topic that there is, one that there is not, and none (an id of zeros)."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        ids = (node.create_topic("t"), UNKNOWN_ID, UUID(int=0))
+        await found(client)
+        producer = TransactionalProducer(client, BY_ID_SINCE)
+        await producer.begin()
+        offset = b"\x02" + struct.pack(">iqi", 0, 42, 1) + b"\x02x\0\0"
+        body = (
+            b"\x03tx\x02g" + struct.pack(">qhi", producer.producer_id, producer.epoch, -1) + b"\x01\0"
+            b"\x04" + b"".join(one.bytes + offset for one in ids) + b"\0"
+        )
+        wanted = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID)
+        told = [
+            one.bytes + b"\x02" + struct.pack(">ih", 0, error) + b"\0\0" for one, error in zip(ids, wanted, strict=True)
+        ]
+        for _ in range(500):
+            client.writer.write(frame(28, 6, 7, body, flexible=True))
+            answer = await client.receive_frame()
+            if ErrorCode.of(struct.unpack_from(">h", answer, 31)[0]) not in NOT_YET:
+                break
+            await asyncio.sleep(0.01)
+        assert answer == struct.pack(">ibi", 7, 0, 0) + b"\x04" + b"".join(told) + b"\0"
+        await producer.end(committed=True)
+        assert await settled(client) == 42
+
+    run_with(tmp_path, main)
+
+
+@pytest.mark.parametrize("version", [5, BY_ID_SINCE])
+def test_errors_of_groups(tmp_path: Path, version: int) -> None:
+    """KIP-1319: those of OffsetCommit 10, where before there was ILLEGAL_GENERATION alone."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        topic_id = node.create_topic("t")
+        await found(client)
+        producer = TransactionalProducer(client, version)
+        producer.topics["t"] = topic_id
+        joining = {
+            "group_id": "g",
+            "member_id": "m",
+            "member_epoch": 0,
+            "rebalance_timeout": 60_000,
+            "topic_partitions": (),
+        }
+        joined = await answered(
+            lambda: client.ask("consumer_group_heartbeat", 1, subscribed_topic_names=("t",), **joining)
+        )
+        assert joined.error_code == 0, joined
+        await producer.begin()
+        await producer.add()
+        stale, gone = ErrorCode.ILLEGAL_GENERATION, ErrorCode.ILLEGAL_GENERATION
+        if version >= BY_ID_SINCE:
+            stale, gone = ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND
+        assert await producer.commit(5, member_id="m", generation_id=joined.member_epoch + 1) is stale
+        assert await producer.commit(5, group_id="none", member_id="m", generation_id=1) is gone
+        assert await producer.commit(5, member_id="m", generation_id=joined.member_epoch) is ErrorCode.NONE
+        await producer.end(committed=True)
         assert await settled(client) == 5
 
     run_with(tmp_path, main)

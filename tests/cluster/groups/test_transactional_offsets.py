@@ -203,14 +203,15 @@ def test_a_rebalance_that_completes_takes_offsets_of_its_members() -> None:
 
 
 def test_members_of_the_consumer_protocol_are_fenced_by_their_epoch() -> None:
-    """ILLEGAL_GENERATION, for producers know STALE_MEMBER_EPOCH from version 6 on alone."""
+    """STALE_MEMBER_EPOCH; before version 6 of the request producers know ILLEGAL_GENERATION alone (KIP-1319)."""
     driver = Driver()
     beat = ConsumerHeartbeat("c", "m", 0, "c", "/h", rebalance_timeout_ms=60_000, topics=("t",), owned={})
     told = driver.get(beat)
     values = {"group_id": "c", "member_id": "m"}
     fine(driver, driver.commit_in(A, 5, generation=told.epoch, knows_epochs=False, **values))
-    assert refused(driver, driver.commit_in(A, 6, generation=told.epoch + 1, **values)) is ErrorCode.ILLEGAL_GENERATION
-    assert refused(driver, driver.commit_in(A, 6, generation=told.epoch - 1, **values)) is ErrorCode.ILLEGAL_GENERATION
+    for epoch in (told.epoch + 1, told.epoch - 1):
+        for knows, code in ((False, ErrorCode.ILLEGAL_GENERATION), (True, ErrorCode.STALE_MEMBER_EPOCH)):
+            assert refused(driver, driver.commit_in(A, 6, generation=epoch, knows_epochs=knows, **values)) is code
     assert refused(driver, driver.commit_in(A, 6, group_id="c", member_id="x")) is ErrorCode.UNKNOWN_MEMBER_ID
     fine(driver, driver.commit_in(A, 5, group_id="c"))
     driver.mark(A, commit=True)

@@ -92,6 +92,8 @@ def test_a_line_that_is_no_setting_is_refused(text: str) -> None:
         ("log.retention.hours", "168", "Kafka has this setting.*log.retention.ms: 168 hours are 604800000"),
         ("log.roll.hours", "168", "Kafka has this setting.*log.roll.ms"),
         ("log.dir", "/data", "Kafka has this setting.*log.dirs"),
+        ("controller.listener.names", "CONTROLLER", "INTERNAL"),
+        ("inter.broker.listener.name", "PLAINTEXT", "INTERNAL"),
         ("log.cleaner.enable", "false", "compaction is always on"),
         ("log.cleaner.io.buffer.size", "1", "compaction is always on"),
         ("log.cleaner.backof.ms", "1", "did you mean log.cleaner.backoff.ms"),

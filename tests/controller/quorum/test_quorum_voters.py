@@ -106,6 +106,21 @@ async def test_one_grows_to_three_and_loses_its_first(tmp_path: Path) -> None:
 
 
 @in_a_loop
+async def test_an_addition_that_need_not_be_committed_is_answered_before_anybody_fetched_it(tmp_path: Path) -> None:
+    """KIP-1186 (AckWhenCommitted of AddRaftVoter 1): two vote at once, and the newcomer's next fetch commits it."""
+    async with Growing(tmp_path, voters=1) as cluster:
+        leader = await cluster.begin()
+        member = cluster.newcomer(2)
+        await member.start()
+        await cluster.caught_up(leader, member)
+        voters = await leader.add_voter(member.id, member.directory_id, uncommitted=True)
+        assert [int(node_id) for node_id in voters] == [1, 2]
+        assert leader.high_watermark < leader.log_end_offset
+        await cluster.until(lambda: leader.high_watermark == leader.log_end_offset)
+        assert ids(leader) == [1, 2]
+
+
+@in_a_loop
 async def test_a_newcomer_that_knows_one_address_finds_a_leader_elsewhere(tmp_path: Path) -> None:
     """Rule A37: the one that it knows follows; its answer says who leads, and where."""
     async with Growing(tmp_path, voters=3) as cluster:

@@ -10,14 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from strandline.proto.kafka import kio_modules
-from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.schema import without_none
-
-
-def kind_of(api: Api, version: int, side: str = "request") -> Any:
-    """kio's class of a message."""
-    return getattr(kio_modules.module(api.name.lower(), version, side), f"{api.title}{side.title()}")
 
 
 def written_by_kio(entity: Any) -> bytes:

@@ -19,7 +19,8 @@ from strandline.proto.ids import ZERO_UUID
 from strandline.proto.kafka import fetch, produce
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import tagged_field, uvarint
-from tests.proto.kafka.samples import instances, kind_of, written_by_kio
+from strandline.proto.kafka.schema import kind_of
+from tests.proto.kafka.samples import instances, written_by_kio
 
 READERS: dict[Api, Any] = {
     Api.PRODUCE: produce.read_request,
@@ -136,7 +137,7 @@ def seen(api: Api, read: Any) -> Any:
 @pytest.mark.parametrize(("api", "version"), CASES)
 def test_what_is_read_is_what_was_written(api: Api, version: int) -> None:
     """Every field that counts, of every version; unknown tagged fields change nothing (KIP-482)."""
-    kind = kind_of(api, version)
+    kind = kind_of(api, version, "request")
 
     @settings(max_examples=15, deadline=None)
     @given(instances(kind))
@@ -153,7 +154,7 @@ def test_what_is_read_is_what_was_written(api: Api, version: int) -> None:
 @pytest.mark.parametrize(("api", "version"), CASES)
 def test_a_message_that_is_cut_is_refused(api: Api, version: int) -> None:
     """At whatever byte it ends too early: ProtocolError (or, as it happens, another whole message)."""
-    kind = kind_of(api, version)
+    kind = kind_of(api, version, "request")
 
     @settings(max_examples=8, deadline=None)
     @given(instances(kind), st.data())
@@ -169,7 +170,7 @@ def test_a_message_that_is_cut_is_refused(api: Api, version: int) -> None:
 @pytest.mark.parametrize(("api", "version"), [case for case in CASES if case[0] is not Api.METADATA])
 def test_bytes_after_the_message_are_refused(api: Api, version: int) -> None:
     """Metadata excepted: librdkafka sends some, and Kafka never looks."""
-    kind = kind_of(api, version)
+    kind = kind_of(api, version, "request")
 
     @settings(max_examples=3, deadline=None)
     @given(instances(kind))

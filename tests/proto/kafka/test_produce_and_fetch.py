@@ -18,7 +18,8 @@ from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fetch import READ_COMMITTED, FetchPartition, FetchRequest, PartitionData
 from strandline.proto.kafka.fields import Unencodable, tag_section, tagged_field
 from strandline.proto.kafka.produce import PartitionResult, ProduceRequest, ProduceTopic
-from tests.proto.kafka.samples import kind_of, read_by_kio
+from strandline.proto.kafka.schema import kind_of
+from tests.proto.kafka.samples import read_by_kio
 
 PRODUCE = range(produce.FIRST, produce.LAST + 1)
 FETCH = range(fetch.FIRST, fetch.LAST + 1)
@@ -46,7 +47,7 @@ def produce_request(version: int) -> bytes:
 def test_produce_requests(version: int) -> None:
     """Names to version 12, ids from 13 (KIP-516); the batches' bytes as they are. What is written is read."""
     body = produce_request(version)
-    told = read_by_kio(kind_of(Api.PRODUCE, version), body)
+    told = read_by_kio(kind_of(Api.PRODUCE, version, "request"), body)
     assert (told.acks, told.timeout.total_seconds(), told.transactional_id) == (-1, 1.5, None)
     names = [topic.topic_id if version >= 13 else topic.name for topic in told.topic_data]
     assert names == ([ID, ID] if version >= 13 else ["orders", "b"])
@@ -116,7 +117,9 @@ def wanted_request(version: int, **changes: Any) -> FetchRequest:
 @pytest.mark.parametrize("version", FETCH)
 def test_fetch_requests(version: int) -> None:
     """Partitions are gathered under their topics; what a version has no room for is left out."""
-    told = read_by_kio(kind_of(Api.FETCH, version), bytes(fetch.write_request(version, wanted_request(version))))
+    told = read_by_kio(
+        kind_of(Api.FETCH, version, "request"), bytes(fetch.write_request(version, wanted_request(version)))
+    )
     assert (told.max_wait.total_seconds(), told.min_bytes, told.max_bytes) == (0.5, 1, 52_428_800)
     assert told.isolation_level == 1
     if version >= 7:

@@ -14,8 +14,8 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
-BY_NAME_AT_MOST = 9
-"""The last version of OffsetCommit and OffsetFetch that names topics by their names; from 10 on they go by ids."""
+BY_NAME_AT_MOST = {Api.OFFSET_COMMIT: 9, Api.OFFSET_FETCH: 9, Api.TXN_OFFSET_COMMIT: 5}
+"""The last versions that name topics by their names; behind them topics go by ids."""
 
 
 class Identity(NamedTuple):
@@ -42,13 +42,44 @@ class GroupCoordinator(Coordinator):
             TopicReplaced: an offset is one of a topic that has gone.
             KafkaError: the first error of a partition; the retriable ones may be sent again.
         """
+        self.check_ids(offsets)
+        values = {
+            "generation_id_or_member_epoch": identity.generation,
+            "member_id": identity.member_id,
+            "group_instance_id": identity.instance_id,
+        }
+        await self._commit(Api.OFFSET_COMMIT, values, offsets)
+
+    async def commit_in_transaction(
+        self, values: Mapping[str, Any], offsets: Mapping[TopicPartition, OffsetAndMetadata], at_most: int | None
+    ) -> None:
+        """One TxnOffsetCommit, which names topics as `commit` does; `values` say whose it is.
+
+        Raises:
+            KafkaError: the first error of a partition; the retriable ones may be sent again.
+        """
+        await self._commit(Api.TXN_OFFSET_COMMIT, values, offsets, at_most)
+
+    def check_ids(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Raises TopicReplaced: another topic has the name of one whose records an offset counts, as far as this client
+        knows."""
         ids = self._ids(item.topic for item in offsets)
-        topics: dict[tuple[str, UUID | None], list[dict[str, Any]]] = {}
         for item, offset in offsets.items():
             known = ids[item.topic]
             if offset.topic_id is not None and known is not None and known != offset.topic_id:
                 raise TopicReplaced(item.topic, str(offset.topic_id), str(known))
-            topics.setdefault((item.topic, offset.topic_id or known), []).append(
+
+    async def _commit(
+        self,
+        api: Api,
+        values: Mapping[str, Any],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        at_most: int | None = None,
+    ) -> None:
+        ids = self._ids(item.topic for item in offsets)
+        topics: dict[tuple[str, UUID | None], list[dict[str, Any]]] = {}
+        for item, offset in offsets.items():
+            topics.setdefault((item.topic, offset.topic_id or ids[item.topic]), []).append(
                 {
                     "partition_index": item.partition,
                     "committed_offset": offset.offset,
@@ -56,17 +87,12 @@ class GroupCoordinator(Coordinator):
                     "committed_metadata": offset.metadata,
                 }
             )
-        values = {
-            "group_id": self.group_id,
-            "generation_id_or_member_epoch": identity.generation,
-            "member_id": identity.member_id,
-            "group_instance_id": identity.instance_id,
-            "topics": [
-                {"name": name, "topic_id": topic_id, "partitions": parts} for (name, topic_id), parts in topics.items()
-            ],
-        }
-        at_most = BY_NAME_AT_MOST if any(topic_id is None for _, topic_id in topics) else None
-        answer = await self.call(Api.OFFSET_COMMIT, values, at_most=at_most)
+        listed = [
+            {"name": name, "topic_id": topic_id, "partitions": parts} for (name, topic_id), parts in topics.items()
+        ]
+        if any(topic_id is None for _, topic_id in topics):
+            at_most = min(at_most or BY_NAME_AT_MOST[api], BY_NAME_AT_MOST[api])
+        answer = await self.call(api, {**values, "group_id": self.group_id, "topics": listed}, at_most=at_most)
         names = {topic_id: name for name, topic_id in topics}
         for topic in answer.topics:
             name = names.get(topic.topic_id) if hasattr(topic, "topic_id") else topic.name
@@ -75,7 +101,7 @@ class GroupCoordinator(Coordinator):
                 gone = self._session.metadata.absence(item) if entry.error_code.refresh_metadata else None
                 if gone is not None:
                     raise gone
-                self._check_topic(Api.OFFSET_COMMIT, entry.error_code, item)
+                self._check_topic(api, entry.error_code, item)
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool = True
@@ -102,7 +128,7 @@ class GroupCoordinator(Coordinator):
                 return {}
         group = {"group_id": self.group_id, "topics": wanted}
         values = {**group, "groups": [group], "require_stable": stable}
-        at_most = BY_NAME_AT_MOST if wanted is None or None in ids.values() else None
+        at_most = BY_NAME_AT_MOST[Api.OFFSET_FETCH] if wanted is None or None in ids.values() else None
         answer = await self.call(Api.OFFSET_FETCH, values, at_most=at_most)
         entry = answer.groups[0] if hasattr(answer, "groups") else answer
         self.check(Api.OFFSET_FETCH, entry.error_code)

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, get_args, get_origin
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.kafka import kio_modules
+from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.schema import plain_default, without_none
 
@@ -38,10 +38,7 @@ def refused(api: Api, version: int, request: Any, error: ErrorCode, message: str
 
 @cache
 def _filler(api: Api, version: int) -> Fill:
-    name = api.name.lower()
-    asked = getattr(kio_modules.module(name, version, "request"), f"{api.title}Request")
-    told = getattr(kio_modules.module(name, version, "response"), f"{api.title}Response")
-    return _of(told, asked, is_whole=True)
+    return _of(schema.kind_of(api, version, "response"), schema.kind_of(api, version, "request"), is_whole=True)
 
 
 def _of(told: Any, asked: Any, *, is_whole: bool = False) -> Fill:

@@ -118,7 +118,8 @@ class CommitOffsets(NamedTuple):
         generation: or member epoch; -1 with an empty member id: from outside of the group's own members.
         retention_ms: the client's own, None for the cluster's.
         unknown_group: the error by which this client understands that there is no such group.
-        knows_epochs: the client's version of the request has the errors of the consumer protocol.
+        knows_epochs: the client's version of the request has the errors of the consumer protocol (of OffsetCommit, and
+            of TxnOffsetCommit).
         transaction: they count once it is committed (TxnOffsetCommit); None: once they are written.
     """
 

@@ -421,6 +421,6 @@ def _check_consumer_group(group: ConsumerGroup, command: CommitOffsets) -> None:
     try:
         group.check_epoch(command.member_id, command.generation)
     except KafkaError as error:
-        if in_transaction and error.code is ErrorCode.STALE_MEMBER_EPOCH:  # producers know this one alone
+        if in_transaction and not command.knows_epochs and error.code is ErrorCode.STALE_MEMBER_EPOCH:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, error.message) from error
         raise

@@ -244,10 +244,6 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
         "of SASL, SCRAM and PLAIN are served (docs/security.md)",
     ),
     (
-        ("controller.listener.names", "inter.broker.listener.name"),
-        "nodes reach each other through the listener named INTERNAL",
-    ),
-    (
         ("num.network.threads", "num.io.threads", "num.replica.fetchers", "background.threads", "num.recovery.threads"),
         "a node has one event loop and no thread pools to size",
     ),

@@ -199,6 +199,16 @@ class Identity(Settings, scope=Scope.NODE):
         LISTENERS,
         type=ConfigType.LIST,
     )
+    controller_listener_names = word(
+        "controller.listener.names",
+        INTERNAL,
+        "The listener through which nodes reach controllers. kafka-metadata-quorum.sh add-controller asks the node's "
+        "file for it.",
+        INTERNAL,
+    )
+    inter_broker_listener_name = word(
+        "inter.broker.listener.name", INTERNAL, "The listener through which brokers reach each other.", INTERNAL
+    )
     log_dirs = parsed(
         "log.dirs",
         _directories,
@@ -508,13 +518,9 @@ def _longer(unit_ms: int) -> Callable[[str], str]:
     return lambda text: str(min(-(-int(text) // unit_ms), INT32_MAX)) if int(text) > 0 else text
 
 
-_AMONG_NODES = "The listener through which nodes reach each other."
-
 DERIVED_SETTINGS = (
     DerivedSetting(whole("broker.id", None, "The same as node.id.", high=INT32_MAX), "node.id"),
-    DerivedSetting(string("controller.listener.names", INTERNAL, _AMONG_NODES)),
     DerivedSetting(boolean("delete.topic.enable", True, "Topics can be deleted, always.")),
-    DerivedSetting(string("inter.broker.listener.name", INTERNAL, _AMONG_NODES)),
     DerivedSetting(boolean("log.cleaner.enable", True, "Compaction is always on.")),
     DerivedSetting(
         string("log.dir", None, "The first of log.dirs."), "log.dirs", lambda text: split_list(text)[0].rstrip("/")

@@ -179,9 +179,9 @@ class QuorumLog(QuorumView, Protocol):
         """Take a vote; who votes then, once that is committed. Raises KafkaError."""
 
     async def add_voter(
-        self, node_id: NodeId, directory_id: UUID, endpoint: Endpoint | None = None
+        self, node_id: NodeId, directory_id: UUID, endpoint: Endpoint | None = None, *, uncommitted: bool = False
     ) -> tuple[NodeId, ...]:
-        """Give a vote; who votes then, once that is committed. Raises KafkaError."""
+        """Give a vote; who votes then, once that is committed, or appended (`uncommitted`). Raises KafkaError."""
 
     def resign(self) -> None:
         """Give up the leadership of the quorum."""

@@ -385,12 +385,13 @@ class Quorum:
         return await self._change(lambda core, now_ms: core.remove_voter(node_id, directory_id, now_ms))
 
     async def add_voter(
-        self, node_id: NodeId, directory_id: UUID, endpoint: Endpoint | None = None
+        self, node_id: NodeId, directory_id: UUID, endpoint: Endpoint | None = None, *, uncommitted: bool = False
     ) -> tuple[NodeId, ...]:
         """Give a vote to a replica that has caught up, wait until that is committed, and return who votes then.
 
         Args:
             endpoint: where the node listens; None: where it says itself that it does.
+            uncommitted: do not wait for more than the append.
 
         Raises:
             KafkaError: see `raft.voter_changes.add_voter`; INVALID_REQUEST besides, the node cannot be reached there;
@@ -405,7 +406,9 @@ class Quorum:
                 why = await self._reach(node_id, endpoint)
                 if why:  # rule A38/nobody-asks-the-newcomer
                     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node {node_id} is not made a voter: {why}.")
-        return await self._change(lambda core, now_ms: core.add_voter(node_id, directory_id, now_ms, endpoint))
+        return await self._change(
+            lambda core, now_ms: core.add_voter(node_id, directory_id, now_ms, endpoint), uncommitted=uncommitted
+        )
 
     def raise_kraft_version(self, version: int) -> None:
         """The cluster has this kraft.version: the voter set is to have it as well. Never lowered."""
@@ -422,11 +425,15 @@ class Quorum:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node's quorum does not run.")
         return driver
 
-    async def _change(self, change: Callable[[RaftCore, float], int | None]) -> tuple[NodeId, ...]:
+    async def _change(
+        self, change: Callable[[RaftCore, float], int | None], *, uncommitted: bool = False
+    ) -> tuple[NodeId, ...]:
         driver = self._running()
         core = driver.core
         offset = change(core, driver.now_ms())
         driver.pump()
+        if uncommitted:
+            return tuple(key.node_id for key in core.voters)
         committed = driver.commits.committed(core.epoch, core.node.voters_offset if offset is None else offset)
         try:
             async with asyncio.timeout(_CHANGE_TIMEOUT_S):

@@ -148,17 +148,22 @@ def record_what_is_known(leader: Leader) -> None:
     node = leader.node
     if leader.epoch_high_watermark is None or node.voters_offset >= leader.epoch_high_watermark:
         return
-    what, said = "", node.said
+    said = node.said
     if said.kraft_version > 0:
-        what, said = "voter-endpoint-recorded", _with_their_endpoints(leader)
+        said = _with_their_endpoints(leader)
     elif any(key.directory_id is None for key in said.voters):
         # From then on a wiped disk under that node's id is no voter (schedule 26).
         keys = (_presented(leader, key) if key.directory_id is None else key for key in said.voters)
-        what, said = "voter-directory-recorded", VotersChange(tuple(keys))
+        said = VotersChange(tuple(keys))
     elif node.standing.kraft_version > 0:
-        what, said = "kraft-version-raised", _raised(leader)
+        said = _raised(leader)
     if said != node.said:  # rule A11/open-directory-stays-open
-        mark(what)
+        if said.kraft_version > node.said.kraft_version:
+            mark("kraft-version-raised")
+        elif said.kraft_version:
+            mark("voter-endpoint-recorded")
+        else:
+            mark("voter-directory-recorded")
         leader.change_voters(said)
 
 

@@ -19,11 +19,11 @@ import importlib.util
 import struct
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from datetime import timedelta
 from functools import cache, partial
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
@@ -115,16 +115,22 @@ class Message(NamedTuple):
 
 
 class Later(NamedTuple):
-    """A version that kio does not have yet: as `like`, with `fields` behind its own."""
+    """A version that kio does not have yet: as its version `like`, but for some fields."""
 
     like: int
-    fields: tuple[tuple[str, str, bool, Any], ...] = ()
-    """Name, Kafka's type, whether it may be null, and the default."""
+    more: tuple[tuple[str, Any, str, Any], ...] = ()
+    """Fields behind those: name, Python's type, Kafka's type, and the default."""
+    as_in: Mapping[str, tuple[Api, int]] = {}
+    """Fields that are laid out as in another message, by name."""
 
 
 LATER: Mapping[tuple[Api, int, str], Later] = {
-    (Api.API_VERSIONS, 5, "request"): Later(4, (("cluster_id", "string", True, None), ("node_id", "int32", False, -1))),
+    (Api.API_VERSIONS, 5, "request"): Later(
+        4, more=(("cluster_id", str | None, "string", None), ("node_id", int, "int32", -1))
+    ),
     (Api.API_VERSIONS, 5, "response"): Later(4),
+    (Api.TXN_OFFSET_COMMIT, 6, "request"): Later(5, as_in={"topics": (Api.OFFSET_COMMIT, 10)}),
+    (Api.TXN_OFFSET_COMMIT, 6, "response"): Later(5, as_in={"topics": (Api.OFFSET_COMMIT, 10)}),
 }
 """By API, version and side."""
 
@@ -132,19 +138,20 @@ LATER: Mapping[tuple[Api, int, str], Later] = {
 @cache
 def request(api: Api, version: int) -> Message:
     """A request. Raises ModuleNotFoundError where kio has no such version."""
-    return _message(api, version, "request", f"{api.title}Request", REQUEST_ELEMENTS_MAX)
+    return _message(kind_of(api, version, "request"), version, REQUEST_ELEMENTS_MAX)
 
 
 @cache
 def response(api: Api, version: int) -> Message:
     """An answer. Raises ModuleNotFoundError where kio has no such version."""
-    return _message(api, version, "response", f"{api.title}Response", RESPONSE_ELEMENTS_MAX)
+    return _message(kind_of(api, version, "response"), version, RESPONSE_ELEMENTS_MAX)
 
 
 @cache
 def response_part(api: Api, version: int, kind: str) -> Message:
     """A struct within an answer, by kio's name, for answers that are put together from encoded parts."""
-    return _message(api, version, "response", kind, RESPONSE_ELEMENTS_MAX)
+    part = getattr(kio_modules.module(api.name.lower(), version, "response"), kind)
+    return _message(part, version, RESPONSE_ELEMENTS_MAX)
 
 
 def knows(api: Api, version: int) -> bool:
@@ -152,23 +159,43 @@ def knows(api: Api, version: int) -> bool:
     return importlib.util.find_spec(f"kio.schema.{api.name.lower()}.v{version}") is not None
 
 
-def _message(api: Api, version: int, side: Literal["request", "response"], kind: str, elements_max: int) -> Message:
-    later = LATER.get((api, version, side), Later(version))
-    entity = getattr(kio_modules.module(api.name.lower(), later.like, side), kind)
-    return Message(f"{kind} v{version}", entity_codec(entity, later.fields), elements_max)
+@cache
+def kind_of(api: Api, version: int, side: str) -> Any:
+    """kio's class of a request or a response ("request", "response"); for a version of `LATER` one that is made like
+    it. Raises ModuleNotFoundError where kio has no such version."""
+    later = LATER.get((api, version, side))
+    like = version if later is None else later.like
+    kind = getattr(kio_modules.module(api.name.lower(), like, side), f"{api.title}{side.title()}")
+    return kind if later is None else _made(kind, later, side)
+
+
+def _made(kind: Any, later: Later, side: str) -> Any:
+    made = {one.name: _again(one) for one in fields(kind)}
+    for name, other in later.as_in.items():
+        made[name] = next(_again(one) for one in fields(kind_of(*other, side)) if one.name == name)
+    for name, python_type, kafka_type, default in later.more:
+        made[name] = name, python_type, field(default=default, metadata={"kafka_type": kafka_type})
+    whose = ("__module__", "__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
+    space = {name: getattr(kind, name) for name in whose}
+    return make_dataclass(kind.__name__, made.values(), namespace=space, frozen=True, slots=True, kw_only=True)
+
+
+def _again(one: Any) -> tuple[str, Any, Any]:
+    return one.name, one.type, field(default=one.default, default_factory=one.default_factory, metadata=one.metadata)
+
+
+def _message(kind: Any, version: int, elements_max: int) -> Message:
+    return Message(f"{kind.__name__} v{version}", entity_codec(kind), elements_max)
 
 
 # ---------------------------------------------------------------- structs
 
 
 @cache
-def entity_codec(kind: type[Any], more: tuple[tuple[str, str, bool, Any], ...] = ()) -> Codec:
-    """The codec of one of kio's schema classes, with the fields of `Later` behind its own."""
+def entity_codec(kind: type[Any]) -> Codec:
+    """The codec of one of kio's schema classes."""
     flexible = bool(kind.__flexible__)
     slots = [_slot(item, flexible) for item in fields(kind)]
-    for name, kafka_type, nullable, default in more:
-        codec = field_codec(kafka_type, flexible, is_array=False, nullable=nullable, tagged=False)
-        slots.append(Slot(name, codec, default, None))
     return struct_codec(kind.__name__, slots, flexible, partial(_record, kind.__name__))
 
 
@@ -200,10 +227,10 @@ def struct_codec(
         return make(values), position
 
     def write(out: bytearray, values: Any) -> None:
-        for field, default, write_field in writes:
-            given = values.get(field, default)
+        for field_name, default, write_field in writes:
+            given = values.get(field_name, default)
             if given is MISSING:
-                raise KeyError(f"{name}.{field} is missing")
+                raise KeyError(f"{name}.{field_name} is missing")
             write_field(out, given)
         if flexible:
             _write_tags(out, tagged, values)

@@ -91,6 +91,17 @@ def test_nobody_listens_is_refused() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("host", ["x" * 64, "a..b", "a\0b", "127.0.0.1"])
+def test_what_can_be_no_address_is_unavailable(host: str) -> None:
+    """A peer tells where it is: what no look-up takes, and a port above all ports, ends no node."""
+
+    async def body(rpc: GrpcRpc) -> None:
+        with pytest.raises(RpcUnavailable, match="70000"):
+            await rpc.call(Endpoint(host, 70_000), ECHO, b"", timeout_ms=5000)
+
+    run(body)
+
+
 async def _first_of(rpc: GrpcRpc, endpoint: Endpoint, method: str) -> bytes | None:
     """The first frame of a stream."""
     return await (await rpc.open_stream(endpoint, method, timeout_ms=5000)).read()

@@ -46,6 +46,11 @@ METADATA_PARTITION = 0
 LISTENER = "INTERNAL"
 """The name under which a controller's endpoint is shown: nodes speak gRPC there, not Kafka's wire."""
 
+_NO_CONTROLLERS = (
+    "This listener describes brokers (endpoint type 1), and carries out what Kafka asks of controllers too: name it as "
+    "--bootstrap-server or bootstrap.servers."
+)
+
 
 class ClusterHandler:
     """Describes brokers and quorum, and passes changes of voters on to the active controller."""
@@ -80,7 +85,7 @@ class ClusterHandler:
         if kind != BROKERS:
             known = kind == CONTROLLERS
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-            return self.refuse_cluster(call, code, "this listener describes brokers (endpoint type 1)")
+            return self.refuse_cluster(call, code, _NO_CONTROLLERS)
         with_fenced = getattr(request, "include_fenced_brokers", False)  # since version 2
         operations = OPERATIONS_NOT_ASKED
         if request.include_cluster_authorized_operations:
@@ -175,7 +180,8 @@ class ClusterHandler:
         named = {one.name: Endpoint(one.host, one.port) for one in request.listeners}
         endpoint = named.get(LISTENER) or (next(iter(named.values())) if len(named) == 1 else None)
         directory_id = request.voter_directory_id or ZERO_UUID
-        change = AddVoterRequest(request.voter_id, directory_id, endpoint)
+        uncommitted = not getattr(request, "ack_when_committed", True)  # since version 1
+        change = AddVoterRequest(request.voter_id, directory_id, endpoint, uncommitted)
         await self._controller.ask(operations.ADD_VOTER, change, request.timeout)
         return part(error_code=ErrorCode.NONE, error_message=None)
 
@@ -295,6 +301,6 @@ ROWS = (
         Api.DESCRIBE_QUORUM, (0, 2), ClusterHandler, ClusterHandler.describe_quorum, refuse=ClusterHandler.refuse_quorum
     ),
     by_schema(Api.UNREGISTER_BROKER, (0, 0), ClusterHandler, ClusterHandler.unregister_broker, changes=_broker_gone),
-    by_schema(Api.ADD_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.add_voter, changes=_voter_changed),
+    by_schema(Api.ADD_RAFT_VOTER, (0, 1), ClusterHandler, ClusterHandler.add_voter, changes=_voter_changed),
     by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.remove_voter, changes=_voter_changed),
 )

@@ -40,6 +40,9 @@ TXN_ABORTABLE_SINCE = 4
 TXN_ADDS_SINCE = 5
 """TxnOffsetCommit: from this version on it adds the group to the transaction (KIP-890); AddOffsetsToTxn did before."""
 
+TXN_LIKE_OFFSET_COMMIT_SINCE = 6
+"""TxnOffsetCommit: from this version on it is as OffsetCommit 10 in topic ids and errors of groups (KIP-1319)."""
+
 _TOLD: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     **dict.fromkeys(
@@ -75,7 +78,7 @@ class PartitionOffset(NamedTuple):
 
 
 class OffsetsOfTopic(NamedTuple):
-    """Offsets to commit; the topic by its name or (OffsetCommit 10 and later) by its id."""
+    """Offsets to commit; the topic by its name or (OffsetCommit 10, TxnOffsetCommit 6 and later) by its id."""
 
     name: str | None
     topic_id: TopicId | None
@@ -170,23 +173,30 @@ class OffsetCommitHandler:
     # TxnOffsetCommit
 
     async def commit_in_transaction(self, call: Call) -> Any:
-        """One error an offset."""
+        """One error an offset, as of OffsetCommit.
+
+        Raises:
+            KafkaError: as OffsetCommit does, but ILLEGAL_GENERATION in the place of GROUP_ID_NOT_FOUND and
+                STALE_MEMBER_EPOCH before version 6; and what the producer's coordinator says of its transaction.
+        """
         request, context = call.request, call.context
         served(self._image())
         require(self._authorizer, context, Operation.WRITE, transaction(request.transactional_id))
         self._access.check_group(context, Operation.READ, request.group_id)
-        topics = tuple(
-            _topic(topic, by_id=False, epochs=context.version >= TXN_EPOCH_SINCE) for topic in request.topics
-        )
+        by_id, epochs = _by_id(call), context.version >= TXN_EPOCH_SINCE
+        topics = tuple(_topic(topic, by_id=by_id, epochs=epochs) for topic in request.topics)
         accepted, errors = self._judge(context, topics)
         if accepted:
             fenced = context.version >= TXN_MEMBER_SINCE
+            v6 = context.version >= TXN_LIKE_OFFSET_COMMIT_SINCE
             command = CommitOffsets(
                 group_id=request.group_id,
                 generation=request.generation_id if fenced else -1,
                 member_id=request.member_id if fenced else "",
                 instance_id=request.group_instance_id if fenced else None,
                 offsets=accepted,
+                unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if v6 else ErrorCode.ILLEGAL_GENERATION,
+                knows_epochs=v6,
                 transaction=await self._transaction(context, request),
             )
             outcome: list[ErrorCode] = await self._groups.ask(request.group_id, command)
@@ -289,7 +299,7 @@ def _topic(topic: Any, *, by_id: bool, epochs: bool) -> OffsetsOfTopic:
 def _wanted(call: Call) -> OffsetCommit:
     request, version = call.request, call.context.version
     retention_ms = min(request.retention_time, RETENTION_MS_MAX) if version <= RETENTION_UNTIL else -1
-    by_id = version >= TOPIC_ID_SINCE
+    by_id = _by_id(call)
     topics = tuple(_topic(topic, by_id=by_id, epochs=version >= EPOCH_SINCE) for topic in request.topics)
     return OffsetCommit(
         group_id=request.group_id,
@@ -301,8 +311,14 @@ def _wanted(call: Call) -> OffsetCommit:
     )
 
 
+def _by_id(call: Call) -> bool:
+    """Whether request and answer name topics by their ids."""
+    since = TOPIC_ID_SINCE if call.api is Api.OFFSET_COMMIT else TXN_LIKE_OFFSET_COMMIT_SINCE
+    return call.context.version >= since
+
+
 def _committed(call: Call, errors: Sequence[Sequence[ErrorCode]]) -> Any:
-    by_id = call.api is Api.OFFSET_COMMIT and call.context.version >= TOPIC_ID_SINCE
+    by_id = _by_id(call)
     topics = tuple(
         part(
             **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),
@@ -328,6 +344,6 @@ def _offsets_deleted(request: Any, answer: Any) -> Iterator[Change]:
 
 ROWS = (
     by_schema(Api.OFFSET_COMMIT, (2, 10), OffsetCommitHandler, OffsetCommitHandler.commit),
-    by_schema(Api.TXN_OFFSET_COMMIT, (0, 5), OffsetCommitHandler, OffsetCommitHandler.commit_in_transaction),
+    by_schema(Api.TXN_OFFSET_COMMIT, (0, 6), OffsetCommitHandler, OffsetCommitHandler.commit_in_transaction),
     by_schema(Api.OFFSET_DELETE, (0, 0), OffsetCommitHandler, OffsetCommitHandler.delete, changes=_offsets_deleted),
 )

@@ -152,7 +152,7 @@ class GrpcRpc:
                     endpoint.port,
                     ssl=None if tls is None else tls.for_connecting,
                 )
-        except OSError as error:  # TimeoutError is one
+        except (OSError, ValueError, OverflowError) as error:  # TimeoutError is one; others: no name, and no port
             words = _words(error) or f"no connection within {CONNECT_TIMEOUT_S:.0f} s"
             raise self._failed(peer, f"{endpoint}: {words}", refused=_REFUSED in words) from None
         if connection.broken is not None:  # by us: its other end is no node of this cluster
@@ -173,7 +173,7 @@ class GrpcRpc:
         return _again(peer.failure)
 
 
-def _words(error: OSError) -> str:
+def _words(error: Exception) -> str:
     return explain(error) if is_tls_error(error) else str(error)
 
 
