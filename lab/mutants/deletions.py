@@ -197,6 +197,12 @@ TABLE: tuple[Mutant, ...] = (
         "tests/log/test_retention.py::test_a_file_of_a_clock_set_back_is_no_older_than_it_was_seen",
     ),
     one_change(
+        "a-tiered-segment-is-as-old-as-it-says",
+        "B32: the time of a copy counts no further back than this process has known the segment",
+        part("now.earliest_ms - int(now.monotonic_ms - since_ms)", "-1"),
+        "tests/replica/test_tiering.py::test_a_segment_of_a_clock_set_back_is_no_older_than_it_was_known",
+    ),
+    one_change(
         "stamps-of-a-clock-set-back",
         "B32: a stamp goes on from before when time is set back by days",
         part("before_ms - offset_ms > AWAY_MS", "False"),

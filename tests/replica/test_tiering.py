@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, Offset
@@ -391,23 +392,34 @@ def segment(base: int, end: int, *, size: int = 100, newest_ms: int = T0, copied
     )
 
 
+def at(after_ms: int) -> Now:
+    """So long after T0, by a clock that is right."""
+    return Now(float(after_ms), T0 + after_ms, T0 + after_ms)
+
+
 def test_age_and_size_take_whole_segments_from_the_front() -> None:
     tier = Tier(Offset(0), (segment(0, 10), segment(10, 20, newest_ms=T0 + 500), segment(20, 30, newest_ms=T0 + 100)))
     by_age = keep_whole(replace(LOG, retention_ms=1_000))
-    assert [expired_start(tier, by_age, 0, T0 + after, T0 + after) for after in (1_000, 1_001, 1_400, 1_501)] == [
-        0,
-        10,
-        10,
-        30,
-    ]
+    assert [expired_start(tier, by_age, 0, at(after), {}) for after in (1_000, 1_001, 1_400, 1_501)] == [0, 10, 10, 30]
     for size, expected in ((300, 0), (250, 0), (200, 10), (100, 20), (0, 30)):
-        assert expired_start(tier, keep_whole(replace(LOG, retention_bytes=size)), 0, T0, T0) == expected
-    assert expired_start(tier, keep_whole(replace(LOG, retention_bytes=250)), 60, T0, T0) == 10
-    assert expired_start(tier, keep_whole(LOG), 1 << 40, T0 + (1 << 40), T0 + (1 << 40)) == 0
+        assert expired_start(tier, keep_whole(replace(LOG, retention_bytes=size)), 0, at(0), {}) == expected
+    assert expired_start(tier, keep_whole(replace(LOG, retention_bytes=250)), 60, at(0), {}) == 10
+    assert expired_start(tier, keep_whole(LOG), 1 << 40, at(1 << 40), {}) == 0
 
 
 def test_a_time_of_the_future_holds_the_room_from_when_it_was_copied() -> None:
     keep = keep_whole(replace(LOG, retention_ms=1_000))
     for newest_ms in (-1, T0 + (1 << 40)):
         tier = Tier(Offset(0), (segment(0, 10, newest_ms=newest_ms, copied_ms=T0),))
-        assert [expired_start(tier, keep, 0, T0 + after, T0 + after) for after in (1_000, 1_001)] == [0, 10]
+        seen = {tier.segments[0].segment_id: 0.0}
+        assert [expired_start(tier, keep, 0, at(after), seen) for after in (1_000, 1_001)] == [0, 10]
+
+
+def test_a_segment_of_a_clock_set_back_is_no_older_than_it_was_known() -> None:
+    """It was copied by a broker whose clock was a year behind, and this one's is an hour behind the records' (seed
+    20000725)."""
+    keep = keep_whole(replace(LOG, retention_ms=1_000))
+    for newest_ms in (-1, T0 + 3_600_000):
+        tier = Tier(Offset(0), (segment(0, 10, newest_ms=newest_ms, copied_ms=T0 - (1 << 35)),))
+        seen = {tier.segments[0].segment_id: 500.0}
+        assert [expired_start(tier, keep, 0, at(after), seen) for after in (600, 1_500, 1_501)] == [0, 0, 10]

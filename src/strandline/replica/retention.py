@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from uuid import UUID
 
 import structlog
 
@@ -20,7 +21,7 @@ from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.retention import Keep, note_time
-from strandline.proto.believed import BelievedClock
+from strandline.proto.believed import BelievedClock, Now
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Offset, TopicPartition
 from strandline.proto.marks import mark
@@ -54,6 +55,8 @@ class Retention:
         self._clock = believed
         self._raise_tier_start = raise_tier_start
         self._ahead_told = False
+        self._undated: dict[Partition, dict[UUID, float]] = {}
+        """When each tiered segment was first seen whose records do not say how old they are (monotonic)."""
         self._read_clock()
         interval_ms = shared.config.retention_check_interval_ms
         self._next_ms = shared.clock.monotonic_ms() + min(FIRST_CHECK_MS, interval_ms)
@@ -85,6 +88,7 @@ class Retention:
     async def _expire_all(self) -> None:
         try:
             self._note_time()
+            self._undated = {one: seen for one, seen in self._undated.items() if one.leader is not None}
             for partition in list(self._partitions.values()):
                 try:
                     await self._expire(partition)
@@ -112,7 +116,7 @@ class Retention:
         self._read_clock()
         now, tier = self._clock.now(), partition.state.tier
         if tier.segments:
-            self._expire_tier(partition, plog, now.earliest_ms, now.wall_ms)
+            self._expire_tier(partition, plog, now)
         keep = keep_local(config, tier) if config.remote_storage else keep_whole(config)
         expired = await plog.find_expired(now, core.high_watermark, keep)
         if expired is None and config.remote_storage and not tier.segments:
@@ -137,11 +141,14 @@ class Retention:
         )
         partition.raise_log_start(expired.offset)
 
-    def _expire_tier(self, partition: Partition, plog: PartitionLog, now_ms: int, latest_ms: int) -> None:
+    def _expire_tier(self, partition: Partition, plog: PartitionLog, now: Now) -> None:
         """The part in the object store goes first, for it is the older one."""
         tier, config = partition.state.tier, partition.state.log_config
+        undated = [one.segment_id for one in tier.segments if not 0 <= one.max_timestamp_ms <= now.wall_ms]
+        before = self._undated.get(partition, {})
+        seen = self._undated[partition] = {number: before.get(number, now.monotonic_ms) for number in undated}
         uncopied_bytes = sum(segment.size for segment in plog.segments if segment.base_offset >= tier.end_offset)
-        start = expired_start(tier, keep_whole(config), uncopied_bytes, now_ms, latest_ms)
+        start = expired_start(tier, keep_whole(config), uncopied_bytes, now, seen)
         if start > tier.start_offset:
             self._raise_tier_start(partition, start)
 
@@ -157,20 +164,28 @@ def keep_local(config: LogConfig, tier: Tier) -> Keep:
     return Keep(config.local_retention_ms, config.local_retention_bytes, "local.", copied_to)
 
 
-def expired_start(tier: Tier, keep: Keep, uncopied_bytes: int, now_ms: int, latest_ms: int) -> Offset:
+def expired_start(tier: Tier, keep: Keep, uncopied_bytes: int, now: Now, seen: Mapping[UUID, float]) -> Offset:
     """First offset of the tier once retention has taken what it takes now: whole segments from the front, its end if it
-    takes all. `uncopied_bytes`: of what lies behind the tier."""
+    takes all. `uncopied_bytes`: of what lies behind the tier. `seen`: since when (monotonic) this process knows each
+    segment whose records do not say how old they are."""
     # rule B22/size-of-the-tier-is-not-counted
     excess = tier.size_bytes + uncopied_bytes - keep.size_bytes if keep.size_bytes >= 0 else -1
     for segment in tier.segments:
-        too_old = keep.age_ms >= 0 and now_ms - _newest_ms(segment, latest_ms) > keep.age_ms
+        too_old = keep.age_ms >= 0 and now.earliest_ms - _newest_ms(segment, now, seen) > keep.age_ms
         if not too_old and excess < segment.size_bytes:
             return max(tier.start_offset, segment.base_offset)
         excess -= segment.size_bytes
     return tier.end_offset
 
 
-def _newest_ms(segment: TieredSegment, latest_ms: int) -> int:
+def _newest_ms(segment: TieredSegment, now: Now, seen: Mapping[UUID, float]) -> int:
     """The time of its newest record. A timestamp of the future would hold the room in the store for as long: it counts
-    from when the segment was copied; so does a record without one."""
-    return segment.max_timestamp_ms if 0 <= segment.max_timestamp_ms <= latest_ms else segment.copied_ms
+    from when the segment was copied; so does a record without one. Whoever copied it may have had a clock that was days
+    behind: that counts no further back than this process has known the segment."""
+    newest_ms = segment.max_timestamp_ms
+    since_ms = seen.get(segment.segment_id)
+    if since_ms is None:
+        return newest_ms
+    # rule B32/a-tiered-segment-is-as-old-as-it-says
+    copied_ms = max(segment.copied_ms, now.earliest_ms - int(now.monotonic_ms - since_ms))
+    return copied_ms if newest_ms < 0 else min(newest_ms, copied_ms)
