@@ -18,7 +18,7 @@ from strandline.client.types import ScramChange
 from strandline.cluster.node.dev import DevCluster
 
 LOOKING = {
-    "broker list",
+    "broker list", "cluster clients",
     "acl explain", "acl list", "audit tail", "check", "cluster describe", "completion", "config client",
     "config describe", "consume", "dead-letters list", "doctor", "group describe", "group list", "lake files",
     "lake status", "lake verify", "log dump", "log verify", "metadata check", "metadata dump", "metadata history",

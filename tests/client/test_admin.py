@@ -144,7 +144,7 @@ def test_the_async_twin_and_mistakes(bootstrap: str) -> None:
     async def main() -> None:
         async with aio.Admin(bootstrap) as admin:
             assert (await admin.describe_cluster()).nodes
-            with pytest.raises(ConfigError, match="one of topic, broker, group"):
+            with pytest.raises(ConfigError, match="one of topic, broker, broker-logger, client-metrics, group"):
                 await admin.describe_configs([ConfigResource("topics", "x")])
             with pytest.raises(ConfigError, match="one of set, delete, append, subtract"):
                 await admin.alter_configs({ConfigResource("topic", "x"): [ConfigChange("a", "b", "put")]})

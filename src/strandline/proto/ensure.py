@@ -40,6 +40,8 @@ INVARIANTS: dict[str, str] = {
     "SnapshotAtLogStart": "a log begins at offset 0 or at the end of a snapshot, and never after its latest snapshot",
     "SnapshotsAscend": "a new snapshot ends at or after the one before it, within the log",
     "VotersWithinTheLog": "the voter sets of a log stand in ascending order before the log's end",
+    # the metadata machine
+    "OneWorkAName": "two works of one step have two names: the second would be left out (rule A39)",
     # the replicas
     "CommittedByEnough": "the high watermark rises only while enough replicas are in sync (KIP-966)",
     "CommittedIsKept": "a follower cuts what it knew to be committed only where an unclean election explains it",

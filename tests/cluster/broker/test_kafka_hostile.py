@@ -54,7 +54,7 @@ BROKEN = [
     (struct.pack(">ihhi", 50 * MIB, 19, 5, 1), "CreateTopics, which takes"),
     (struct.pack(">ihhi", 50 * MIB, 777, 5, 1), "API 777, which takes"),
     (frame(999, 0, 1, b"", flexible=False), "API 999 (version 0) is not served"),
-    (frame(45, 0, 1, b"", flexible=True), "API 45 (version 0) is not served"),
+    (frame(38, 0, 1, b"", flexible=False), "API 38 (version 0) is not served"),
     (frame(-1, 5, 1, b"", flexible=False), "API -1"),
     (frame(0, 2, 1, b"", flexible=False), "version 2 of Produce is not served, only 3 to 13"),
     (frame(0, 14, 1, b"", flexible=True), "version 14 of Produce is not served, only 3 to 13"),

@@ -211,6 +211,8 @@ class VoterSetsMeet:
 
     def __init__(self) -> None:
         self._committed: list[tuple[int, tuple[ReplicaKey, ...], int]] = []
+        self._led: dict[int, QuorumView] = {}
+        """Node -> its last view, if it led."""
 
     @property
     def newest(self) -> tuple[int, tuple[ReplicaKey, ...]]:
@@ -221,8 +223,19 @@ class VoterSetsMeet:
         return offset, voters
 
     def check(self, view: QuorumView) -> None:
-        if not view.voters or view.high_watermark <= view.voters_offset:
+        if not view.voters:
             return
+        before = self._led.pop(view.node, None)
+        if view.leading:
+            self._led[view.node] = view
+        same = before is not None and (before.epoch, before.incarnation) == (view.epoch, view.incarnation)
+        if same and before is not None and before.voters_offset < min(view.voters_offset, view.high_watermark):
+            self._note(before)  # it was committed, and the leader appended the next one in the same step
+        if view.high_watermark > view.voters_offset:
+            self._note(view)
+
+    def _note(self, view: QuorumView) -> None:
+        """Take in the committed set of a view."""
         offset, voters = self.newest
         if not self._committed:
             self._committed.append((view.voters_offset, view.voters, view.majority))

@@ -174,7 +174,7 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
         *_GROUP_BITS,
     ),
     Api.OFFSET_COMMIT: (*_READS_GROUP, _asks(Operation.READ, _TOPIC), _MAY_DESCRIBE),
-    Api.TXN_OFFSET_COMMIT: (_WRITES_TRANSACTION, *_READS_GROUP, _asks(Operation.READ, _TOPIC)),
+    Api.TXN_OFFSET_COMMIT: (_WRITES_TRANSACTION, *_READS_GROUP, _asks(Operation.READ, _TOPIC), _MAY_DESCRIBE),
     Api.OFFSET_DELETE: (_asks(Operation.DELETE, _GROUP, "the group"), _asks(Operation.READ, _TOPIC)),
     Api.OFFSET_FETCH: (
         _asks(Operation.DESCRIBE, _GROUP),
