@@ -317,7 +317,7 @@ def test_group_list_says_how_far_each_group_is(run: Run, cluster: Any, topic: st
 
 def test_who_produces(run: Run, cluster: Any, topic: str) -> None:
     """Each leader's producers, the latest first; those without an id are not remembered."""
-    run("topic", "create", topic, "-p", "2")
+    run("topic", "create", topic, "-p", "2", "-c", "retention.ms=-1")
     assert run("topic", "producers", topic).stdout == f"no leader of {topic} remembers a producer\n"
     with Producer(cluster.bootstrap, enable_idempotence=False) as producer:
         producer.send(topic, b"v", partition=0).result()
@@ -339,8 +339,9 @@ def test_who_produces(run: Run, cluster: Any, topic: str) -> None:
 
 
 def test_consume_prints_what_fits(run: Run, cluster: Any, topic: str) -> None:
-    """By key, value and headers, as text and as pattern; what is asked for together must fit together."""
-    run("topic", "create", topic, "-p", "1")
+    """By key, value and headers, as text and as pattern; what is asked for together must fit together. The records are
+    of 1970: retention would take them while the test looks at them."""
+    run("topic", "create", topic, "-p", "1", "-c", "retention.ms=-1")
     odd = b"\xff\xfe"
     sent: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
         (b"user-1", b'{"total": 10}', [("tenant", b"acme"), ("trace", b"1")]),
@@ -381,7 +382,7 @@ def test_consume_prints_what_fits(run: Run, cluster: Any, topic: str) -> None:
 
 
 def test_consume_stops_at_a_time(run: Run, cluster: Any, topic: str) -> None:
-    run("topic", "create", topic, "-p", "1")
+    run("topic", "create", topic, "-p", "1", "-c", "retention.ms=-1")
     with Producer(cluster.bootstrap) as producer:
         for second in (1, 2, 3, 4):
             producer.send(topic, b"%d" % second, timestamp_ms=second * 1_000)
