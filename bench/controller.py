@@ -1,4 +1,4 @@
-"""What a controller costs that has very many partitions: `python -m bench.controller`.
+"""Costs of a controller that has very many partitions: `python -m bench.controller`.
 
 One process, in which nothing is replaced but the network: a quorum of one on a real directory, the publisher of its
 image, the active controller. Topics are created by requests as clients send them; then a broker with many leaderships
@@ -52,7 +52,7 @@ BROKERS = 10
 FIRST_PORT = 10_000
 DEADLINE_S = 300.0
 HELD_MAX_MS = 250.0
-"""What is promised for each step. A vote is waited for a second, a probe of a broker longer."""
+"""Promise for each step. A vote is waited for a second, a probe of a broker longer."""
 
 ME = NodeId(1)
 VICTIM = NodeId(1)

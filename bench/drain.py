@@ -1,4 +1,4 @@
-"""How fast a broker is drained, and what writers notice: `python -m bench.drain`.
+"""Rate at which a broker is drained, and what writers notice: `python -m bench.drain`.
 
 Four nodes of `strandline dev`; a topic of two replicas is filled, a second one is written to at a steady rate. First
 the rate alone, then while broker 4 is drained. Beside it what the machine gives: the disk's sequential writes with a
@@ -29,7 +29,7 @@ RATE = 200
 """Records of 1 KB a second that are written meanwhile."""
 
 SHARE_MIN, P99_MAX = 0.7, 2.0
-"""What is promised: of the catch-up's rate, and times the p99 without a drain."""
+"""Promises: a part of the catch-up's rate, and times the p99 without a drain."""
 
 DEADLINE_S = 600.0
 

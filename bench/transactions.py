@@ -193,7 +193,7 @@ def _own_commits(bootstrap: str, seconds: float) -> Iterator[float]:
 
 
 def _ids(cluster: Cluster, results: Results) -> None:
-    """What ten thousand ids that were given a producer id take in the memory of a node, and how long that took."""
+    """Memory of a node that ten thousand ids take which were given a producer id, and how long that took."""
     before = rss_mb(cluster.pids())
     began = time.perf_counter()
     names = [f"id-{number}" for number in range(IDS)]

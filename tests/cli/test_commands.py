@@ -315,6 +315,14 @@ def test_group_list_says_how_far_each_group_is(run: Run, cluster: Any, topic: st
     assert wanted.startswith("would delete topic __consumer_offsets: ")
 
 
+@pytest.mark.parametrize("words", [("add", "4"), ("remove", "3"), ("replace", "3", "4")], ids=lambda words: words[0])
+def test_controllers_that_are_configured_stay(run: Run, words: tuple[str, ...]) -> None:
+    """At kraft.version 0 nothing is waited for, and a dry run promises nothing."""
+    for more in ((), ("--dry-run",)):
+        refused = run("quorum", *words, *more, expect=2).stderr
+        assert "`strandline upgrade finalize kraft.version=1` lets them come and go" in refused
+
+
 def test_who_produces(run: Run, cluster: Any, topic: str) -> None:
     """Each leader's producers, the latest first; those without an id are not remembered."""
     run("topic", "create", topic, "-p", "2", "-c", "retention.ms=-1")

@@ -18,7 +18,7 @@ from typing import Any
 from strandline.client import Consumer, Producer
 
 BOOKINGS, EVENTS = "bookings", "events"
-"""What somebody asks for, and what has happened. One partition each; the events are kept for ever."""
+"""Topics: of what somebody asks for, and of what has happened. One partition each; the events are kept for ever."""
 
 Balances = dict[str, int]
 

@@ -19,7 +19,7 @@ ORDERED = "orders.placed"
 
 
 def checked(body: bytes) -> dict[str, str]:
-    """What can be said at once: whether it is an order at all.
+    """Judgement that can be given at once: whether it is an order at all.
 
     Raises:
         ValueError: it is none.

@@ -39,7 +39,7 @@ class State:
         self._database.commit()
 
     def next_offset(self) -> int:
-        """Where to go on."""
+        """Offset to go on from."""
         return int(self._database.execute("select next from applied").fetchone()[0])
 
     def get(self, key: str) -> str | None:
@@ -70,7 +70,7 @@ class State:
         return outcomes
 
     def _apply_one(self, command: dict[str, str]) -> object:
-        """What comes out depends on the entries and the command alone: no clock, no chance, nothing of this machine."""
+        """The outcome depends on the entries and the command alone: no clock, no chance, nothing of this machine."""
         key, found = command["key"], self.get(command["key"])
         if "expected" in command and command["expected"] != found:
             return {"done": False, "found": found}

@@ -29,7 +29,7 @@ class Copy:
         self._database.execute("create table if not exists position (part integer primary key, next integer)")
 
     def next_offset(self, partition: int) -> int:
-        """Where to go on; 0 on an empty disk."""
+        """Offset to go on from; 0 on an empty disk."""
         found = self._database.execute("select next from position where part = ?", (partition,)).fetchone()
         return found[0] if found else 0
 

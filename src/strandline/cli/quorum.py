@@ -128,6 +128,7 @@ def add(*, node_id: int, at: str | None, wait_s: int, dry_run: bool, output: str
     strandline quorum add 4
     """
     with admin_for(Target(**where)) as admin:
+        _check_that_voters_change(admin)
         described = admin.describe_quorum()
         if any(item.node_id == node_id for item in described.voters):
             raise CommandWrong(_votes_already(described, node_id))
@@ -154,6 +155,7 @@ def remove(*, node_id: int, dry_run: bool, output: str, **where: Any) -> None:
     strandline quorum remove 3
     """
     with admin_for(Target(**where)) as admin:
+        _check_that_voters_change(admin)
         voter = _voter(admin.describe_quorum(), node_id)
         if not dry_run:
             admin.remove_voter(node_id, voter.directory_id)
@@ -183,6 +185,7 @@ def replace(*, old_id: int, new_id: int, at: str | None, wait_s: int, dry_run: b
     if old_id == new_id:
         raise click.UsageError(f"for a new disk of node {old_id} it is: strandline quorum restore-vote {old_id}")
     with admin_for(Target(**where)) as admin:
+        _check_that_voters_change(admin)
         described = admin.describe_quorum()
         old = next((item for item in described.voters if item.node_id == old_id), None)
         has_vote = next((item for item in described.voters if item.node_id == new_id), None)
@@ -196,6 +199,19 @@ def replace(*, old_id: int, new_id: int, at: str | None, wait_s: int, dry_run: b
         print_json({"old": old_id, "new": new_id, "directory_id": new.directory_id, "changed": changed})
         return
     echo(f"Node {new_id} {'would vote' if dry_run else 'votes'} instead of node {old_id}.")
+
+
+def _check_that_voters_change(admin: Admin) -> None:
+    """Raises CommandWrong where the cluster's controllers are those that it was configured with: nothing is waited for
+    then, and no dry run promises what would be refused."""
+    from strandline.controller.metadata.features import KRAFT_FEATURE
+
+    if not admin.describe_features().finalized.get(KRAFT_FEATURE):
+        raise CommandWrong(
+            f"the controllers are those that are configured ({KRAFT_FEATURE} 0): `strandline upgrade finalize "
+            f"{KRAFT_FEATURE}=1` lets them come and go, and stays. For a lost disk it is `strandline quorum "
+            "restore-vote`"
+        )
 
 
 def _votes_already(described: QuorumDescription, node_id: int) -> str:

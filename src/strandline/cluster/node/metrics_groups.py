@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.cluster.groups.classic.group import GroupState
 from strandline.cluster.groups.consumer_protocol.group import ConsumerGroupState
-from strandline.cluster.groups.runtime import Phase
+from strandline.cluster.groups.runtime import CoordinatorRuntime, Phase
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.proto.ids import TopicPartition
 
@@ -29,7 +29,6 @@ class _Census:
 
         self.states: Counter[GroupState] = Counter()
         self.consumer_states: Counter[ConsumerGroupState] = Counter()
-        self.phases: Counter[Phase] = Counter()
         self.offsets = self.left_out = self.elsewhere = 0
         labels = ("group", "topic", "partition")
         self.lag = GaugeMetricFamily(
@@ -46,7 +45,6 @@ class _Census:
     def count(self, broker: BrokerRole) -> None:
         """Each partition of __consumer_offsets that is led here."""
         for hosted in broker.coordinators.groups.runtime.hosted():
-            self.phases[hosted.phase] += 1
             if hosted.phase is not Phase.SERVING:
                 continue
             self.states.update(group.state for group in hosted.shard.groups.values())
@@ -99,16 +97,16 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
         f"Lags that are left out, beyond the first {LAG_SERIES_MAX}.",
         value=census.left_out,
     )
-    yield from _of_the_coordinator(broker, census.phases)
+    yield from _of_the_coordinator(broker)
 
 
-def _of_the_coordinator(broker: BrokerRole, phases: Counter[Phase]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+def coordinated_partitions(prefix: str, topic: str, runtime: CoordinatorRuntime[Any]) -> Iterator[Metric]:
+    """Partitions of a coordinator's topic that are led here, by what they do: of groups, and of transactions."""
+    from prometheus_client.core import GaugeMetricFamily
 
-    counters = broker.coordinators.groups.counters
-    prefix = "kafka_server_group_coordinator_metrics_"
+    phases = Counter(hosted.phase for hosted in runtime.hosted())
     partitions = GaugeMetricFamily(
-        prefix + "num_partitions", "Partitions of __consumer_offsets led here, by what they do.", labels=("state",)
+        prefix + "num_partitions", f"Partitions of {topic} led here, by what they do.", labels=("state",)
     )
     for phase in (Phase.LOADING, Phase.SERVING, Phase.FAILED):
         partitions.add_metric(("active" if phase is Phase.SERVING else phase.value,), phases[phase])
@@ -116,8 +114,16 @@ def _of_the_coordinator(broker: BrokerRole, phases: Counter[Phase]) -> Iterator[
     yield GaugeMetricFamily(
         prefix + "partition_load_time_max",
         "The longest that loading such a partition took, milliseconds.",
-        value=broker.coordinators.groups.runtime.partition_load_ms_max,
+        value=runtime.partition_load_ms_max,
     )
+
+
+def _of_the_coordinator(broker: BrokerRole) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    counters = broker.coordinators.groups.counters
+    prefix = "kafka_server_group_coordinator_metrics_"
+    yield from coordinated_partitions(prefix, "__consumer_offsets", broker.coordinators.groups.runtime)
     for name, doc, value in (
         ("offset_commit", "Offsets committed.", counters.offset_commits),
         ("offset_expiration", "Offsets forgotten for their age.", counters.offset_expirations),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from strandline.cluster.groups.runtime import Phase
 from strandline.cluster.node.broker_role import BrokerRole
+from strandline.cluster.node.metrics_groups import coordinated_partitions
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.transaction_records import TransactionState
 
@@ -29,11 +30,9 @@ def _of_the_coordinator(broker: BrokerRole, wall_ms: float) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     runtime = broker.coordinators.transactions.runtime
-    phases: Counter[Phase] = Counter()
     states: Counter[TransactionState] = Counter()
     oldest_ms = wall_ms
     for hosted in runtime.hosted():
-        phases[hosted.phase] += 1
         if hosted.phase is not Phase.SERVING:
             continue
         for value in hosted.shard.transactions.values():
@@ -41,17 +40,7 @@ def _of_the_coordinator(broker: BrokerRole, wall_ms: float) -> Iterator[Metric]:
             if value.state is TransactionState.ONGOING:
                 oldest_ms = min(oldest_ms, value.started_ms)
     prefix = "kafka_server_transaction_coordinator_metrics_"
-    partitions = GaugeMetricFamily(
-        prefix + "num_partitions", "Partitions of __transaction_state led here, by what they do.", labels=("state",)
-    )
-    for phase in (Phase.LOADING, Phase.SERVING, Phase.FAILED):
-        partitions.add_metric(("active" if phase is Phase.SERVING else phase.value,), phases[phase])
-    yield partitions
-    yield GaugeMetricFamily(
-        prefix + "partition_load_time_max",
-        "The longest that loading such a partition took, milliseconds.",
-        value=runtime.partition_load_ms_max,
-    )
+    yield from coordinated_partitions(prefix, "__transaction_state", runtime)
     by_state = GaugeMetricFamily(
         "strandline_transactional_ids", "Transactional ids coordinated here, by state.", labels=("state",)
     )
