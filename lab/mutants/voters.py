@@ -58,6 +58,12 @@ TABLE: tuple[Mutant, ...] = (
         value("not self.node.is_voter"),
         f"{_DYNAMIC}::test_kafka_17608_a_leader_that_removes_itself_counts_the_others_alone",
     ),
+    one_change(
+        "whoever-asks-moves-a-voter",
+        "A36: what a voter's fetches say of where it listens outdoes a request in its name",
+        never(),
+        f"{_DYNAMIC}::test_a_voter_tells_where_it_listens",
+    ),
     Mutant(
         "a-removed-leader-stays",
         "A36: and resigns then",
