@@ -47,6 +47,7 @@ LONG = {
     "chaos/live/test_run_restored.py",
     "hostile/test_mutated_requests.py",
     "hostile/test_slow_peers.py",
+    "interop/test_applications.py",
     "interop/test_own_client_on_kafka.py",
     "interop/test_sample.py",
     "interop/test_secured_sample.py",
