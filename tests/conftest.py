@@ -27,6 +27,7 @@ LONG = {
     "chaos/live/test_live_cluster.py",
     "chaos/live/test_run_crashes.py",
     "chaos/live/test_run_evidence.py",
+    "chaos/live/test_run_operations.py",
     "chaos/live/test_run_netns.py",
     "chaos/live/test_run_secure.py",
     "chaos/plugin/test_cluster.py",
