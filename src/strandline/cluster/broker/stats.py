@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from strandline.cluster.broker.request import Exchange, RequestContext
 from strandline.cluster.broker.slow_requests import Parts, SlowRequests, parts_of
-from strandline.cluster.broker.table import APIS
+from strandline.cluster.broker.table import BY_TITLE
 
 TIME_BOUNDS_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 """Upper bounds of the histograms of times; a last bucket takes what is above."""
@@ -18,8 +18,6 @@ SOFTWARE_KINDS_MAX = 1000
 
 OTHER_VERSION = -1
 """Stands in the metrics for all versions that are not served: ApiVersions is answered in any of 65,536."""
-
-_SERVED = frozenset((row.api.title, version) for row in APIS.values() for version in range(row.first, row.last + 1))
 
 
 class Times:
@@ -94,10 +92,9 @@ class ListenerStats:
                 self.slow.note(exchange, parts)
 
     def _times(self, context: RequestContext) -> ApiTimes:
-        key = (context.api, context.version)
-        if key not in _SERVED:
-            key = (context.api, OTHER_VERSION)
-        return self.apis.setdefault(key, ApiTimes())
+        row = BY_TITLE[context.api]
+        version = context.version if row.first <= context.version <= row.last else OTHER_VERSION
+        return self.apis.setdefault((context.api, version), ApiTimes())
 
     def by_api(self) -> Iterator[tuple[str, ApiTimes]]:
         """Each API that was answered, all its versions together."""
