@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from strandline.cluster.broker.request import Exchange, RequestContext
-from strandline.cluster.broker.slow_requests import Parts, SlowRequests, parts_of
+from strandline.cluster.broker.request import Exchange, Parts, RequestContext
+from strandline.cluster.broker.slow_requests import SlowRequests
 from strandline.cluster.broker.table import BY_TITLE
 
 TIME_BOUNDS_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
@@ -85,7 +85,7 @@ class ListenerStats:
     def sent(self, exchanges: Iterable[Exchange], flushed_ms: float, sent_ms: float) -> None:
         """Count requests whose answers have left: their times have ended."""
         for exchange in exchanges:
-            context, parts = exchange.context, parts_of(exchange, flushed_ms, sent_ms)
+            context, parts = exchange.context, exchange.times(flushed_ms, sent_ms)
             times = self.apis.get((context.api, context.version)) or self._times(context)
             times.add(parts)
             if parts.total >= self.slow.threshold_ms:
