@@ -65,6 +65,7 @@ LONG = {
     "acceptance/test_restore_while_a_leader_dies.py",
     "acceptance/test_database_rebuilt_from_its_changes.py",
     "acceptance/test_consumer_protocol_with_foreign_clients.py",
+    "acceptance/test_exactly_once_over_kills.py",
     "acceptance/test_foreign_clients_over_sasl.py",
     "acceptance/test_hub_of_sources_and_sinks_under_kills.py",
     "acceptance/test_kafka_command_line_tools.py",
