@@ -236,7 +236,12 @@ class ScenarioRun:
             threads_of_clients() if self.users is not None or self.drains is not None else nullcontext(),
             markers_remembered(transactions.remembered) if transactions is not None else nullcontext(),
         ):
-            self.world.run(self._scenario())
+            try:
+                self.world.run(self._scenario())
+            except InvariantViolated as violated:
+                if violated.name == "Progress":
+                    self._check_unhandled()
+                raise
         return self._figures()
 
     async def _scenario(self) -> None:
@@ -587,6 +592,10 @@ class ScenarioRun:
             tiered=tiered,
         )
         self._judge_producers(tiered)
+        self._check_unhandled()
+
+    def _check_unhandled(self) -> None:
+        """Raise what ended a callback or a task: whoever waits for it waits for ever."""
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _describe(self.world.loop.unhandled[0]))
 
