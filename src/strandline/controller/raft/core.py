@@ -57,8 +57,8 @@ _ROLES: dict[RoleKind, type[Role]] = {
 class RaftCore:
     """One node of the quorum: what outlives its roles (`node`), and its present role.
 
-    Usage: after any of `step`, `tick`, `append`, `flushed`, `resign`, the changes of a voter and the `snapshot_*` reports,
-    carry out `ready()`; call `tick` at `deadline_ms()`.
+    Usage: after any of `step`, `tick`, `append`, `flushed`, `resign`, the changes of a voter and the `snapshot_*`
+    reports, carry out `ready()`; call `tick` at `deadline_ms()`.
 
     Invariants:
     - the epoch never goes back (Kafka's MonotonicEpoch);
