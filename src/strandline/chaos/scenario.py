@@ -20,8 +20,7 @@ from strandline.chaos.checkers.copies import ConsistentRead
 from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.markers import TransactionChecks
-from strandline.chaos.checkers.producers import Known, check_producers
-from strandline.chaos.checkers.replicas import compare_replicas
+from strandline.chaos.checkers.replicas import Known, check_producers, compare_replicas
 from strandline.chaos.checkers.rights import LATE_PROMPT_MS, check_not_denied
 from strandline.chaos.cluster import SimCluster
 from strandline.chaos.drains import Drains

@@ -15,20 +15,20 @@ kio costs 10 ms and its schemas some milliseconds each, so they are imported whe
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import struct
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from datetime import timedelta
-from functools import cache, partial
-from types import NoneType, UnionType
+from functools import cache, lru_cache, partial
+from types import ModuleType, NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
-from strandline.proto.kafka import kio_modules
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import (
     INT16,
@@ -47,6 +47,7 @@ from strandline.proto.kafka.fields import (
     unreadable,
     write_uvarint,
 )
+from strandline.proto.lean_imports import import_without
 
 Reader = Callable[[Buffer, int, Elements], tuple[Any, int]]
 """(buffer, position, what the message may still hold) -> (value, position after it)."""
@@ -150,7 +151,7 @@ def response(api: Api, version: int) -> Message:
 @cache
 def response_part(api: Api, version: int, kind: str) -> Message:
     """A struct within an answer, by kio's name, for answers that are put together from encoded parts."""
-    part = getattr(kio_modules.module(api.name.lower(), version, "response"), kind)
+    part = getattr(_kio(api.name.lower(), version, "response"), kind)
     return _message(part, version, RESPONSE_ELEMENTS_MAX)
 
 
@@ -159,13 +160,30 @@ def knows(api: Api, version: int) -> bool:
     return importlib.util.find_spec(f"kio.schema.{api.name.lower()}.v{version}") is not None
 
 
+def _kio(api: str, version: int, kind: str) -> ModuleType:
+    """kio's module of one message: `_kio("list_offsets", 6, "request").ListOffsetsRequest`; all cost 2 s and 39 MB.
+
+    Raises:
+        ModuleNotFoundError: kio has no such version.
+    """
+    _keep_test_library_out()
+    return importlib.import_module(f"kio.schema.{api}.v{version}.{kind}")
+
+
+@lru_cache(maxsize=1)
+def _keep_test_library_out() -> None:
+    """kio registers strategies with hypothesis where that is installed: 14 MB and 0.1 to 0.2 s that neither a node nor
+    a client has a use for."""
+    import_without("kio.static.primitive", "hypothesis", "hypothesis.strategies")
+
+
 @cache
 def kind_of(api: Api, version: int, side: str) -> Any:
     """kio's class of a request or a response ("request", "response"); for a version of `LATER` one that is made like
     it. Raises ModuleNotFoundError where kio has no such version."""
     later = LATER.get((api, version, side))
     like = version if later is None else later.like
-    kind = getattr(kio_modules.module(api.name.lower(), like, side), f"{api.title}{side.title()}")
+    kind = getattr(_kio(api.name.lower(), like, side), f"{api.title}{side.title()}")
     return kind if later is None else _made(kind, later, side)
 
 
