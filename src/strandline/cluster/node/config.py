@@ -21,12 +21,11 @@ from strandline.cluster.node.config_security import (
     listener_setting,
 )
 from strandline.cluster.node.config_tier import check_tier, tier_advice
-from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, Listener, environment_name, read_file
+from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, HTTP, Listener, environment_name, read_file
 from strandline.cluster.node.settings import (
     BROKER,
     CONTROLLER,
     ENABLED,
-    HTTP,
     INTERNAL,
     PLAINTEXT,
     PROTOCOLS,
