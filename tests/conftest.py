@@ -209,6 +209,7 @@ LONG_TESTS = {
     "spark/test_interpreter.py::test_a_job_finds_the_format_with_its_own_interpreter",
     "test_binary_wheel.py::test_a_part_that_does_not_compile_fails_a_build_for_others",
     "test_binary_wheel.py::test_every_wheel_is_named",
+    "test_binary_wheel.py::test_it_is_as_fast_as_one_with_a_compiler",
     "test_binary_wheel.py::test_it_runs_where_no_compiler_is",
     "test_binary_wheel.py::test_one_that_was_built_without_a_compiler_says_so",
     "test_binary_wheel.py::test_the_wheel_has_every_compiled_part",

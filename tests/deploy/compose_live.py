@@ -402,8 +402,7 @@ def test_an_upgrade_and_the_way_back_as_typed(bare: Engine, base: str, say: Say,
             reader.types(f"{COMPOSE} exec broker-1 strandline topic create upgrade --partitions 1")
             say("up, with the earlier build")
             with sending(reader.bootstrap, "upgrade") as acked:
-                built_and_rolled = recipe.partition("done\n")[0] + "done\n"
-                reader.types(built_and_rolled)
+                reader.types(recipe.partition(loop)[0] + loop)
                 say("rolled up")
                 reader.types(f"export STRANDLINE_IMAGE={old}\n{loop}")
                 say("rolled back")

@@ -93,6 +93,13 @@ def programs(document: Document) -> Iterable[tuple[int, str]]:
             left_out = isinstance(example.parsed, tuple)  # (action, reason) of a skip
 
 
+def check_files(document: Document) -> None:
+    """Each part of a file stands in it as the page shows it. Raises AssertionError."""
+    for example in document:
+        if example.region.evaluator is _compare_file:
+            _compare_file(example)
+
+
 def finish(document: Document) -> None:
     """At the end of a page: everything that was printed has been compared, and what should run still runs."""
     session: Session = document.namespace[SESSION]

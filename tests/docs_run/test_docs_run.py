@@ -198,3 +198,9 @@ def test_every_program_names_what_it_uses(tmp_path: Path) -> None:
     command = ["ruff", "check", "--isolated", "--no-cache", "--select", "F821", "--output-format", "concise", tmp_path]
     done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_part_of_a_file_stands_in_it() -> None:
+    """The page and the example are changed together, though `make docs-run` runs now and then alone."""
+    for document in DOCUMENTS.values():
+        markup.check_files(document)

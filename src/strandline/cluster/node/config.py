@@ -19,12 +19,11 @@ from strandline.cluster.node.config_security import (
     check_listeners,
     listener_setting,
 )
-from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, Listener, environment_name, read_file
+from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, HTTP, Listener, environment_name, read_file
 from strandline.cluster.node.settings import (
     BROKER,
     CONTROLLER,
     ENABLED,
-    HTTP,
     INTERNAL,
     JWKS_URL,
     PLAIN_JAAS,
