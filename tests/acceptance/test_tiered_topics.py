@@ -18,7 +18,6 @@ import pytest
 
 from strandline.client import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, Admin, Consumer, Producer
 from strandline.cluster.node.dev import DevCluster
-from strandline.log.object_store import ATTEMPTS
 from tests.acceptance.helpers import QUICK, eventually, leader_of, make_topic, read_all, wait_isr
 from tests.log.tier.stores import S3_OPTIONS, served_s3
 
@@ -146,9 +145,9 @@ def away(store: Path) -> Iterator[None]:
 
 
 def objects(store: Path) -> list[str]:
-    """Keys; the mark that tells a store from a bare directory is none, nor is what a killed node was writing."""
+    """Keys; the mark that tells a store from a bare directory is none."""
     files = (str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
-    return [key for key in files if key != ".strandline-store" and not key.startswith(f"{ATTEMPTS}/")]
+    return [key for key in files if key != ".strandline-store"]
 
 
 def test_a_tiered_topic_is_read_whole_under_faults(tmp_path: Path) -> None:
