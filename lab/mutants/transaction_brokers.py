@@ -130,4 +130,16 @@ TABLE: tuple[Mutant, ...] = (
         always(),
         f"{_MARKERS}::test_135_a_late_copy_comes_behind_many_markers_of_others",
     ),
+    one_change(
+        "markers-of-an-older-leadership-count",
+        "C28: a leader refuses a marker that was sent to an earlier leadership (schedule 180)",
+        part("leader_epoch", "-1"),
+        "tests/replica/test_transactions.py::test_whom_a_marker_is_refused",
+    ),
+    one_change(
+        "markers-name-no-leadership",
+        "C28: a coordinator says to which leadership it sends a marker (schedule 180)",
+        part("one.leader_epoch", "ANY_EPOCH"),
+        f"{_MARKERS}::test_markers_follow_the_leader",
+    ),
 )

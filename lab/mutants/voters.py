@@ -124,6 +124,18 @@ TABLE: tuple[Mutant, ...] = (
         always(),
         f"{_QUORUM}::test_a_newcomer_that_knows_one_address_finds_a_leader_elsewhere",
     ),
+    one_change(
+        "a-voter-that-moved-is-looked-for-nowhere",
+        "A37: a voter that is not found where it is known to be is looked for at the bootstrap addresses",
+        always(),
+        f"{_QUORUM}::test_voters_that_have_all_moved_find_each_other",
+    ),
+    one_change(
+        "who-answers-for-another-is-asked-again",
+        "A37: and at the next one where another node answers",
+        never(),
+        f"{_QUORUM}::test_voters_that_have_all_moved_find_each_other",
+    ),
     Mutant(
         "who-was-removed-asks-again",
         "A38: a directory that has had a vote asks for none",

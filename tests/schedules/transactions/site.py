@@ -8,9 +8,11 @@ from typing import Any
 
 from strandline.chaos.cluster import Live
 from strandline.chaos.sim.ports import Ports
+from strandline.chaos.sim.world import World
 from strandline.client.types import NewTopic
 from strandline.cluster.groups.partitions import partition_of
 from strandline.cluster.transactions.commands import Producer
+from strandline.cluster.transactions.markers import CALL_MS
 from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.controller.metadata.features import NEWEST_LEVEL, TRANSACTION_TOPIC
 from strandline.log.batch import Record, build_batch
@@ -30,6 +32,37 @@ SETTINGS = {
 }
 TOPIC = "t"
 LEVELS = {"metadata.version": NEWEST_LEVEL, "transaction.version": 2}
+
+
+class HeldCalls:
+    """Calls from one machine to another that are carried out so much later, although their caller has given them up.
+
+    Attributes:
+        held: how many were taken.
+        earliest_ms, latest_ms: world time at which the last of them is carried out: so long after its caller has given
+            it up.
+    """
+
+    def __init__(self, world: World, source: str, target: str, for_ms: int) -> None:
+        self._world = world
+        self._route = source, target
+        self._for_ms = for_ms
+        self.earliest_ms = self.latest_ms = 0.0
+        self._lateness = world.network.lateness
+        self.held = 0
+        world.network.lateness = self._late  # type: ignore[method-assign]
+
+    def _late(self, source: str, target: str) -> int:
+        if (source, target) != self._route:
+            return self._lateness(source, target)
+        self.held += 1
+        self.earliest_ms = self._world.now_ms + self._for_ms
+        self.latest_ms = self.earliest_ms + CALL_MS
+        return self._for_ms * 1_000
+
+    def stop(self) -> None:
+        """Hold no more; those that are held stay on their way."""
+        self._world.network.lateness = self._lateness  # type: ignore[method-assign]
 
 
 class TransactionSite(ClusterStage):
@@ -172,6 +205,10 @@ class TransactionSite(ClusterStage):
         )
         if version == 2:
             self._sequence = 0
+
+    def hold_calls(self, source: str, target: str, for_ms: int) -> HeldCalls:
+        """Let each call from one machine to another be late by so much, from now on."""
+        return HeldCalls(self.world, source, target, for_ms)
 
     @property
     def pending(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from strandline.client.aio import Producer
 from strandline.client.aio.producer import ProducerCore
+from strandline.client.errors import TransactionAbortable
 from strandline.client.transactions import Transactions
 
 
@@ -24,6 +25,8 @@ class _FirstProtocol(Transactions):
 
     async def _abort(self) -> None:
         self._bump_due = True
+        for queue, batch in self._accumulator.all_batches():  # librdkafka purges what is under way as well
+            self._sender._fail(queue, batch, TransactionAbortable("the transaction was aborted meanwhile"))
         await self._end_at_coordinator(committed=False)
 
 

@@ -474,7 +474,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         exchange.answered_ms = now_ms = self.listener.clock.monotonic_ms()
         exchange.end_step(now_ms)
-        self.listener.stats.slow.look(exchange)
+        if self.listener.stats.slow.may_be_slow(now_ms - exchange.arrived_ms, exchange.size):
+            exchange.take_detail()
+        exchange.forget_explanation()
         self._queued_bytes += exchange.size
         if not self._processing:
             self._go_on_later()
@@ -494,6 +496,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             exchange = exchanges.popleft()
             flushed.append(exchange)
             parts += exchange.parts
+            exchange.parts = []  # the bytes are the transport's alone; the times of the request may end much later
             size += exchange.size
         if flushed and self._transport is not None:
             now_ms = self.listener.clock.monotonic_ms()

@@ -334,13 +334,25 @@ class Connection(Protocol):
         """The peer, for log lines."""
 
 
+class Parts(NamedTuple):
+    """Parts of a request's time, as Kafka divides it, in milliseconds. The throttle is not a part of the total."""
+
+    request_queue: float
+    local: float
+    remote: float
+    throttle: float
+    response_queue: float
+    response_send: float
+    total: float
+
+
 class Exchange:
     """A request that was read; its answer is sent after those of all requests before it on the connection.
 
     Invariants: it is answered at most once; an answer to a connection that has gone is dropped.
 
     Attributes:
-        parts: the frame to send, in pieces; empty for no answer (acks=0).
+        parts: the frame to send, in pieces, until it is sent; empty for no answer (acks=0).
         when_gone: called if the connection is lost before the answer, so that parked work can be dropped.
         arrived_ms: when its frame was there, and waited for the loop.
         local_ms: what it took of the loop until its answer, in milliseconds.
@@ -406,6 +418,20 @@ class Exchange:
         if self._step_ms is not None:
             self.local_ms += now_ms - self._step_ms  # rule A40/local-time-is-not-counted
             self._step_ms = None
+
+    def times(self, flushed_ms: float, sent_ms: float) -> Parts:
+        """The parts of its time: it has its answer, which was handed over and has left then."""
+        taken_ms, answered_ms = self.context.received_ms, self.answered_ms
+        remote_ms = answered_ms - taken_ms - self.local_ms
+        return Parts(
+            taken_ms - self.arrived_ms,
+            self.local_ms,
+            remote_ms if remote_ms > 0 else 0.0,  # a float's last digit
+            self.throttled_ms,
+            flushed_ms - answered_ms,
+            sent_ms - flushed_ms,
+            sent_ms - self.arrived_ms,
+        )
 
     def explained_by(self, explain: Explain) -> None:
         """Ask `explain`, should it be slow."""
