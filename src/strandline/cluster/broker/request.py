@@ -7,10 +7,10 @@ Every handler asks the authorizer first, for each resource it touches; `proto.ka
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from math import inf
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -29,6 +29,10 @@ from strandline.proto.acls import (
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.fields import Piece, response_head
+from strandline.proto.steps import Steps
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 log = structlog.get_logger("strandline.kafka")
 
@@ -298,6 +302,16 @@ class Connection(Protocol):
         """`run`, and take no request behind it until it has ended: what it writes comes first, and its frame stays
         where it is."""
 
+    def in_steps(self, exchange: Exchange, steps: Steps[None]) -> None:
+        """Answer an exchange by steps: at once as far as a turn has time, the rest in turns, as `run_alone`. Raises
+        ProtocolError."""
+
+    async def stepped(self, steps: Steps[T]) -> T:
+        """Long work of a coroutine that answers: at once as far as a turn has time, the rest in turns."""
+
+    async def each(self, make: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
+        """What `make` makes of each item of a request, awaited one after the other, a slice of them in a turn."""
+
     def hold(self) -> None:
         """Take no further request until `let_go` was called as often."""
 
@@ -377,6 +391,11 @@ class Exchange:
         self.parts = [head, *body]
         self.size = size + len(head)
         self._ready()
+
+    def respond_in_steps(self, body: Sequence[Piece]) -> Steps[None]:
+        """`respond`, where what is done with the answer before it is sent may be long."""
+        self.respond(body)
+        yield from ()
 
     def respond_as_is(self, frame: Sequence[Piece]) -> None:
         """Answer with a frame that has no header (a token after SaslHandshake 0)."""
