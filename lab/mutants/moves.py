@@ -16,6 +16,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_PLANNER}::test_a_broker_that_is_down_or_cordoned_gets_nothing",
     ),
     one_change(
+        "a-drain-goes-to-another-that-is-drained",
+        "B47: of several brokers that are emptied at once none gets what leaves another",
+        dropped("one.node_id not in self.off"),
+        f"{_PLANNER}::test_brokers_that_are_emptied_at_once_get_nothing_of_each_other",
+    ),
+    one_change(
         "a-broker-gets-a-partition-twice",
         "B47: no broker gets a partition twice",
         dropped("new in replicas"),
@@ -68,6 +74,18 @@ TABLE: tuple[Mutant, ...] = (
         "schedule 150: the throttle of moves that are over is taken away (KAFKA-4596)",
         removed(),
         f"{_SCHEDULES}::test_150_who_set_the_throttle_is_gone_when_the_moves_end[holds]",
+    ),
+    one_change(
+        "what-is-not-shown-is-not-taken-away",
+        "schedule 164: what a throttle set is taken away, also from a broker that does not show it yet",
+        part("self._before.items()", "()"),
+        f"{_SCHEDULES}::test_164_a_broker_is_late_with_what_was_set_on_it[holds]",
+    ),
+    one_change(
+        "the-rate-of-another-command-comes-back",
+        "schedule 165: the rate of a command that was killed is no operator's",
+        part("self._rates_are_of_commands", "False"),
+        f"{_SCHEDULES}::test_165_the_command_that_set_the_throttle_was_killed[holds]",
     ),
     one_change(
         "a-look-takes-the-throttle",

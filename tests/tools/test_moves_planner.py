@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strandline.proto.ids import TopicPartition
 from strandline.tools.moves.layout import Broker, Cluster, Directory, Move, Partition, Plan, next_moves
-from strandline.tools.moves.planner import TOLERANCE, By, change_factor, move_off, move_to, rebalance
+from strandline.tools.moves.planner import TOLERANCE, By, change_factor, move_off, move_to, rebalance, why_not_empty
 
 
 def part(number: int, *replicas: int, topic: str = "t", size: int = 0, **more: object) -> Partition:
@@ -285,6 +285,29 @@ def test_a_broker_that_cannot_be_emptied_is_told_with_numbers() -> None:
     assert [left.why for left in plan.left] == [
         "3 copies, and 2 brokers that may have them (broker 4 is cordoned): without broker 3 there is a copy too few"
     ]
+
+
+def test_brokers_that_are_emptied_at_once_get_nothing_of_each_other() -> None:
+    """Brokers 1 and 2 have least, and would be the first choice: what leaves one does not come to the other."""
+    rows = [part(0, 1, 3), part(1, 2, 4), part(2, 1, 2), *(part(index, 3, 4, 5) for index in range(3, 9))]
+    plan = move_off(Cluster.of([Broker(node) for node in range(1, 6)], rows), [1, 2])
+    assert not plan.left
+    assert len(plan.moves) == 3
+    assert not {1, 2} & {node for move in plan.moves for node in move.after}
+
+
+def test_too_few_brokers_for_a_factor_are_told_first() -> None:
+    """Two of four at once, and a topic of three copies: the sentence has the numbers, for one broker as for several."""
+    cluster = Cluster.of(
+        [*map(Broker, (1, 2, 3)), Broker(4, cordoned=True)], [part(0, 1, 2, 3), part(1, 1, 2, topic="u")]
+    )
+    told = why_not_empty(cluster, [1, 2], move_off(cluster, [1, 2]).left)
+    assert told.startswith(
+        "brokers 1,2 cannot be emptied: 3 of their 4 replicas have nowhere to go. t-0 has 3 copies, and brokers that "
+        "would be left for them: 1 (3). t-0: 3 copies, and 1 brokers that may have them (broker 4 is cordoned)"
+    )
+    told = why_not_empty(cluster, [3], move_off(cluster, [3]).left)
+    assert told.startswith("broker 3 cannot be emptied: 1 of its 1 replicas have nowhere to go. t-0 has 3 copies")
 
 
 def test_what_was_on_the_broker_is_spread() -> None:

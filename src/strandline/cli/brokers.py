@@ -4,6 +4,7 @@ out, and taken in again."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,11 +41,8 @@ from strandline.client.types import ConfigChange, ConfigResource
 
 if TYPE_CHECKING:
     from strandline.client.admin import Admin
-    from strandline.tools.moves.layout import Cluster
 
 CORDONED = "cordoned.log.dirs"
-
-_LEFT_SHOWN = 5
 
 
 @click.group()
@@ -173,30 +171,41 @@ def _require(admin: Admin, node_id: int) -> None:
 
 
 @broker.command("drain")
-@click.argument("node_id", type=click.IntRange(0))
+@click.argument("node_ids", type=click.IntRange(0), nargs=-1, required=True)
 @move_options
 def drain(
-    *, node_id: int, how: str | None, at_once: int, throttle: int | None, dry_run: bool, output: str, **where: Any
+    *,
+    node_ids: tuple[int, ...],
+    how: str | None,
+    at_once: int,
+    throttle: int | None,
+    dry_run: bool,
+    output: str,
+    **where: Any,
 ) -> None:
-    """Empty a broker: it is cordoned, leads nothing, and its replicas go to the others.
+    """Empty brokers: they are cordoned, lead nothing, and their replicas go to the others.
 
-    Refused, with numbers, where another broker cannot take a replica. Writes and reads go on. Ctrl-C stops nothing
-    that was begun: the same command goes on. Afterwards the broker serves on, empty, until it is uncordoned.
+    Refused, with numbers, where another broker cannot take a replica, or too few are left. Writes and reads go on.
+    Ctrl-C stops nothing that was begun: the same command goes on. Afterwards a broker serves on, empty, until it is
+    uncordoned. Several that are to go are named at once: no replica moves from one of them to another.
 
     \b
     strandline broker drain 3 --dry-run
     strandline broker drain 3 --throttle 50MB
+    strandline broker drain 1 2                               # both at once
     strandline broker drain 3 --status                        # what is under way, and what it waits for
     """
-    ask = Ask(f"strandline broker drain {node_id}", how, at_once, throttle, dry_run, output)
+    nodes = tuple(dict.fromkeys(node_ids))
+    ask = Ask(f"strandline broker drain {' '.join(map(str, nodes))}", how, at_once, throttle, dry_run, output)
     with admin_for(Target(**where)) as admin:
         if how is not None:
-            watch(admin, ask, lambda one: node_id in one.removing)
+            watch(admin, ask, lambda one: not {*nodes}.isdisjoint(one.removing))
             return
-        _known(admin, node_id)
-        outcome = _drained(admin, ask, node_id)
+        for node_id in nodes:
+            _known(admin, node_id)
+        outcome = _drained(admin, ask, nodes)
         if outcome is not None:
-            finish(ask, outcome, node_id=node_id)
+            finish(ask, outcome, node_ids=list(nodes))
 
 
 def _known(admin: Admin, node_id: int) -> bool:
@@ -207,45 +216,39 @@ def _known(admin: Admin, node_id: int) -> bool:
     raise CommandWrong(f"broker {node_id} is not registered: `strandline broker list` shows who is")
 
 
-def _drained(admin: Admin, ask: Ask, node_id: int) -> Outcome | None:
-    """Empty the broker; None: it was only to be said what would happen. Raises CommandFailed where it cannot be."""
-    from strandline.tools.moves.planner import leaders_off, move_off
+def _drained(admin: Admin, ask: Ask, nodes: Sequence[int]) -> Outcome | None:
+    """Empty the brokers; None: it was only to be said what would happen. Raises CommandFailed where it cannot be."""
+    from strandline.tools.moves.planner import leaders_off, move_off, why_not_empty
     from strandline.tools.moves.survey import survey
 
     cluster = survey(admin)
-    plan = move_off(cluster, [node_id])
+    plan = move_off(cluster, nodes)
     if plan.left:
-        raise CommandFailed(_refusal(node_id, cluster, plan.left))
+        raise CommandFailed(
+            f"{why_not_empty(cluster, nodes, plan.left)}. Add a broker, `strandline broker uncordon` one, "
+            f"{'name fewer brokers, ' if len(nodes) > 1 else ''}or give the topics fewer copies by `strandline topic "
+            "move TOPIC --replication-factor N`"
+        )
     if not ask.json:
         show_plan(ask, plan)
     if ask.dry_run:
         if ask.json:
-            print_json(plan_document(ask, plan) | {"node_id": node_id})
+            print_json(plan_document(ask, plan) | {"node_ids": list(nodes)})
         return None
-    if cluster.brokers[node_id].alive:
+    alive = [node_id for node_id in nodes if cluster.brokers[node_id].alive]
+    for node_id in alive:
         _set_cordon(admin, node_id, "*", dry_run=False)
-        first = leaders_off(survey(admin), [node_id])
-        carry_out(admin, ask, first)
-    plan = move_off(survey(admin), [node_id])
+    if alive:
+        carry_out(admin, ask, leaders_off(survey(admin), alive))
+    plan = move_off(survey(admin), nodes)
     outcome = carry_out(admin, ask, plan)
     with interrupts() as interrupted:
         while not interrupted.is_set():
-            last = [one for one in survey(admin).partitions if node_id in one.replicas]
+            last = [one for one in survey(admin).partitions if not {*nodes}.isdisjoint(one.replicas)]
             if not any(one.moves for one in last):
                 break
             interrupted.wait(INTERVAL_S)
     return outcome
-
-
-def _refusal(node_id: int, cluster: Cluster, left: Any) -> str:
-    of_it = sum(node_id in one.replicas for one in cluster.partitions)
-    shown = "; ".join(f"{one.tp}: {one.why}" for one in left[:_LEFT_SHOWN])
-    more = f"; and {len(left) - _LEFT_SHOWN:,} more" if len(left) > _LEFT_SHOWN else ""
-    return (
-        f"broker {node_id} cannot be emptied: {len(left):,} of its {of_it:,} replicas have nowhere to go. {shown}{more}"
-        ". Add a broker, `strandline broker uncordon` one, or give the topics fewer copies by "
-        "`strandline topic move TOPIC --replication-factor N`"
-    )
 
 
 @broker.command("decommission")
@@ -280,7 +283,7 @@ def decommission(
             watch(admin, ask, lambda one: node_id in one.removing)
             return
         alive = _known(admin, node_id)
-        outcome = _drained(admin, ask, node_id)
+        outcome = _drained(admin, ask, [node_id])
         if outcome is None:
             return
         if outcome.left:

@@ -46,6 +46,7 @@ class MovingCluster:
 
     Attributes:
         down: brokers that are fenced.
+        late: brokers that have not heard yet of what is set on them.
         configs: what is set on topics and brokers.
         calls: names of what was asked for that changes something.
     """
@@ -58,6 +59,7 @@ class MovingCluster:
             for number, replicas in enumerate(parts)
         }
         self.down: set[int] = set()
+        self.late: set[int] = set()
         self.configs: dict[ConfigResource, dict[str, str]] = {}
         self.calls: list[str] = []
 
@@ -105,6 +107,7 @@ class MovingCluster:
             resource: [
                 ConfigEntry(name, value, kinds[resource.kind], False, False)
                 for name, value in self.configs.get(resource, {}).items()
+                if resource.kind != "broker" or int(resource.name) not in self.late
             ]
             for resource in resources
         }

@@ -1,4 +1,4 @@
-"""Schedules 149 to 151: what commands that move replicas must not do while brokers die and operators look."""
+"""Schedules 149 to 151, 164, 165: what commands that move replicas must not do while brokers die and operators look."""
 
 from __future__ import annotations
 
@@ -91,3 +91,69 @@ def test_151_a_status_comes_between_two_moves() -> None:
     assert left_over(admin, found)
     assert cluster.calls == before
     assert cluster.throttled
+
+
+@schedule(164, rule="B48: what a throttle set is taken away", mutant="what-is-not-shown-is-not-taken-away")
+def test_164_a_broker_is_late_with_what_was_set_on_it() -> None:
+    """Found on real nodes, one of which had a full disk. It has not heard of its rate when the moves are over, shows
+    none, and kept it."""
+    cluster, clock = MovingCluster(3, {"t": [(1, 2)]}), Hand()
+    admin = cast(Admin, cluster)
+    throttle = Throttle(admin, 1000)
+    begun(cluster, move_off(survey(admin), [1]), clock, throttle)
+    cluster.arrive()
+    cluster.late.update({2, 3})
+    assert throttle.end(survey(admin))
+    assert not cluster.throttled
+
+
+def _killed_under_a_throttle(cluster: MovingCluster, admin: Admin) -> None:
+    """A command set a throttle, and was killed; its move is over."""
+    begun(cluster, move_off(survey(admin), [1]), Hand(), Throttle(admin, 1000))
+    cluster.arrive()
+
+
+@schedule(165, rule="B48: no rate of another command comes back", mutant="the-rate-of-another-command-comes-back")
+def test_165_the_command_that_set_the_throttle_was_killed() -> None:
+    """Found on real nodes. The next command took the rates of a command that was killed for an operator's, and gave
+    them back to the brokers at its end: nobody took them away any more."""
+    cluster = MovingCluster(3, {"t": [(1, 2)]})
+    admin = cast(Admin, cluster)
+    _killed_under_a_throttle(cluster, admin)
+    throttle = Throttle(admin, 2000)
+    running = begun(cluster, move_off(survey(admin), [2]), Hand(), throttle)
+    cluster.arrive()
+    assert running.step().is_over
+    assert throttle.end(survey(admin))
+    assert not cluster.throttled
+
+
+def test_a_rate_that_an_operator_set_comes_back() -> None:
+    """He throttles all replicas of a topic, so the rates are his."""
+    cluster = MovingCluster(3, {"t": [(1, 2)], "kept": [(1, 2)]})
+    admin = cast(Admin, cluster)
+    cluster.configs[ConfigResource("topic", "kept")] = {"leader.replication.throttled.replicas": "*"}
+    cluster.configs[ConfigResource("broker", "2")] = {"leader.replication.throttled.rate": "77"}
+    throttle = Throttle(admin, 1000)
+    begun(cluster, move_off(survey(admin), [1], lambda tp: tp.topic == "t"), Hand(), throttle)
+    cluster.arrive()
+    assert throttle.end(survey(admin))
+    assert cluster.configs[ConfigResource("broker", "2")] == {"leader.replication.throttled.rate": "77"}
+    assert not clear(admin, survey(admin))
+
+
+def test_the_rate_of_a_broker_that_was_down_goes_once_it_is_back() -> None:
+    """No list is left that it could go with."""
+    cluster = MovingCluster(3, {"t": [(1, 2)]})
+    admin = cast(Admin, cluster)
+    throttle = Throttle(admin, 1000)
+    begun(cluster, move_off(survey(admin), [1]), Hand(), throttle)
+    cluster.arrive()
+    cluster.down.add(2)
+    assert throttle.end(survey(admin))
+    assert cluster.throttled
+    cluster.down.clear()
+    assert clear(admin, survey(admin)) == [
+        "broker 2: leader.replication.throttled.rate, follower.replication.throttled.rate"
+    ]
+    assert not cluster.throttled

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from strandline.chaos.live.target import ChaosTarget
 
 LAYOUTS = ("combined", "split")
+NODES = 3
+NODES_OF_OPERATIONS = 4
+"""Brokers of a run with an operator: one can be emptied while each partition keeps three replicas. As many controllers,
+of which one may be without a vote."""
 CUTS = ("proxy", "netns")
 CLIENTS = ("own", "confluent", "aiokafka")
 QUICK = {
@@ -34,6 +38,9 @@ QUICK = {
 }
 """A silent node is noticed after 3 s instead of 9, and what expires is looked for every second: more faults fit into a
 run, and a clock that is wrong for seconds counts. -X sets others."""
+
+ROLLING = "rolling-restart"
+"""The fault that is an operation too: it strikes in every run that has an operator."""
 
 DISK_BYTES_MIN = 192 << 20
 DISK_BYTES_A_MINUTE = 8 << 20
@@ -52,6 +59,10 @@ def chaos() -> None:
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides the order of faults, victims, durations.")
 @click.option("--layout", type=click.Choice(LAYOUTS), default="combined", show_default=True,
               help="Three nodes that are broker and controller, or three of each.")  # fmt: skip
+@click.option("--operations", is_flag=True,
+              help="An operator works meanwhile: moves, drains, elections, restarts, voters. A node more.")  # fmt: skip
+@click.option("--nodes", type=click.IntRange(3, 9), metavar="N",
+              help="So many nodes, or brokers.  [default: 3; with --operations 4]")  # fmt: skip
 @click.option("--cut", type=click.Choice(CUTS), default="proxy", show_default=True,
               help="What joins the nodes: a proxy before each, or a network namespace around each (root).")  # fmt: skip
 @click.option("--secure", is_flag=True,
@@ -69,6 +80,8 @@ def run(
     minutes: float,
     seed: int,
     layout: str,
+    operations: bool,
+    nodes: int | None,
     cut: str,
     secure: bool,
     clients: str | None,
@@ -78,7 +91,7 @@ def run(
     overrides: dict[str, str],
     output: str,
 ) -> None:
-    """Start six or three nodes, send and read all the while, and break one thing after the other.
+    """Start some nodes, send and read all the while, and break one thing after the other.
 
     Clients are this project's own (producers with acks=all, 1 and 0, consumers), librdkafka and aiokafka, each in a
     process of its own. In the end everything is healed, fresh clients read all of it, histories are judged and the
@@ -88,18 +101,23 @@ def run(
     strandline chaos run --schedule kill-leader,pause,partition,disk-full,kill-all --minutes 5 --seed 7
     strandline chaos run --schedule crash-all-one-rots,one-stays-dead,directory-lost,full-leader
     strandline chaos run --layout split --minutes 30
+    strandline chaos run --operations --nodes 5 --schedule kill-leader,partition,disk-full
     strandline chaos run --cut netns --schedule partition,isolate
     strandline chaos run --secure -X connections.max.reauth.ms=5000
-    strandline chaos run --list
+    strandline chaos run --list --operations
     """
+    from strandline.chaos.live.cluster import LiveCluster
     from strandline.chaos.live.faults import FAULTS
     from strandline.chaos.live.runner import RunOptions, check_schedule
     from strandline.chaos.live.target import DISK_FAULTS, STORE_FAULTS
 
     if only_list:
-        _list(output)
+        _list(output, operations=operations)
         return
     names = _words(schedule, "fault", FAULTS) if schedule is not None else list(FAULTS)
+    if operations and ROLLING not in names:
+        names.append(ROLLING)
+    count = nodes if nodes is not None else NODES_OF_OPERATIONS if operations else NODES
     _check_cut(cut)
     kinds = _clients(clients)
     with plain_errors(), _directory(evidence) as directory:
@@ -108,14 +126,17 @@ def run(
         settings = {**QUICK, **store, **overrides}
         with_disks = any(name in DISK_FAULTS for name in names)
         disk_bytes = DISK_BYTES_MIN + int(minutes * DISK_BYTES_A_MINUTE) if with_disks else None
-        target = _cluster(directory, layout, settings, cut=cut, disk_bytes=disk_bytes, secure=secure)
+        controllers = (count if operations else NODES) if layout == "split" else 0
+        target = LiveCluster(directory / "cluster", nodes=count, controllers=controllers, settings=settings, cut=cut,
+                             disk_bytes=disk_bytes, secure=secure)  # fmt: skip
         try:
             possible, without = check_schedule(names, target)
             for name, why in without.items():
                 echo(f"{name} is left out: {why}", err=True)
             if not possible:
                 raise click.UsageError("no fault of the schedule can be done here")
-            outcome = _execute(target, RunOptions(possible, minutes, seed, kinds, gap_ms), directory)
+            options = RunOptions(possible, minutes, seed, kinds, gap_ms, operations=operations)
+            outcome = _execute(target, options, directory)
         finally:
             target.stop()
     _show(outcome, output)
@@ -123,13 +144,16 @@ def run(
         sys.exit(1)
 
 
-def _list(output: str) -> None:
+def _list(output: str, *, operations: bool) -> None:
     from strandline.chaos.live.faults import FAULTS
+    from strandline.chaos.live.operations import OPERATIONS
 
+    noun = "operation" if operations else "fault"
+    sentences = OPERATIONS if operations else {fault.name: fault.sentence for fault in FAULTS.values()}
     if output == "json":
-        echo(json.dumps([{"fault": fault.name, "what_it_does": fault.sentence} for fault in FAULTS.values()]))
+        echo(json.dumps([{noun: name, "what_it_does": sentence} for name, sentence in sentences.items()]))
         return
-    print_table(("fault", "what it does"), [(fault.name, fault.sentence) for fault in FAULTS.values()])
+    print_table((noun, "what it does"), list(sentences.items()))
 
 
 def _words(text: str, noun: str, known: Collection[str]) -> list[str]:
@@ -181,23 +205,6 @@ def _check_cut(cut: str) -> None:
             raise click.UsageError(f"--cut netns: {why}")
 
 
-def _cluster(
-    directory: Path, layout: str, settings: dict[str, str], *, cut: str, disk_bytes: int | None, secure: bool
-) -> ChaosTarget:
-    from strandline.chaos.live.cluster import LiveCluster
-
-    controllers = 3 if layout == "split" else 0
-    return LiveCluster(
-        directory / "cluster",
-        nodes=3,
-        controllers=controllers,
-        settings=settings,
-        cut=cut,
-        disk_bytes=disk_bytes,
-        secure=secure,
-    )
-
-
 def _execute(target: ChaosTarget, options: RunOptions, directory: Path) -> Outcome:
     from strandline.chaos.live.runner import LiveRun
 
@@ -224,6 +231,10 @@ def _show(outcome: Outcome, output: str) -> None:
     names = ("fault", "times", "gap_median_ms", "gap_max_ms", "whole_max_ms", "acks")
     rows = [tuple(row.get(name, "-") for name in names) for row in outcome.faults]
     print_table(columns, rows, title="What faults cost (gap: time without an acks=all ack in a partition)")
+    if outcome.operations:
+        headings = ("operation", "ended", "failed meanwhile", "broken off", "longest, s")
+        keys = ("operation", "ended", "failed", "broken_off", "longest_s")
+        print_table(headings, [tuple(row[key] for key in keys) for row in outcome.operations])
     figures = outcome.figures
     echo(
         f"{figures['sent']:,} sent, {figures['acked_all']:,} acknowledged (acks=all), {figures['unknown']:,} unknown, "

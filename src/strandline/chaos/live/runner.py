@@ -28,11 +28,13 @@ from strandline.chaos.live.faults import (
 )
 from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
 from strandline.chaos.live.load import FINAL_KINDS, ClientFailed, Load
+from strandline.chaos.live.operations import FACTOR, Operator, rows
 from strandline.chaos.live.replicas import compare
 from strandline.chaos.live.target import ASK, ChaosTarget, client_settings, pause
 from strandline.client import Admin, NewTopic
 from strandline.proto.errors import StrandlineError
 
+IN_SYNC_MIN = 2
 READY_S = 60.0
 WHOLE_S = 90.0
 """Seconds after healing for: every node up, every replica in its ISR, acks in every partition."""
@@ -69,6 +71,8 @@ class RunOptions:
     Attributes:
         schedule: kinds of faults; each round has each once.
         gap_ms: the mean pause between two sends of one producer.
+        operations: an operator works meanwhile (`operations.Operator`); the cluster has a broker more than a partition
+            has replicas.
         every_fault: go on, when the minutes are over, until each kind of the schedule has struck: `ROUNDS_MAX` rounds
             at most. For runs that are to have shown something on a machine however slow.
     """
@@ -79,6 +83,7 @@ class RunOptions:
     clients: list[str]
     gap_ms: float = 60.0
     topics: dict[str, int] = field(default_factory=lambda: {"chaos-a": 3, "chaos-b": 1})
+    operations: bool = False
     every_fault: bool = False
 
 
@@ -89,11 +94,13 @@ class Outcome:
     Attributes:
         violations: every broken promise, one sentence each; none: the run held.
         faults: a row a kind, see `gaps.table`.
+        operations: a row a kind, see `Operator.counts`; none without an operator.
         struck: every fault: seconds since the beginning, and what was done.
     """
 
     violations: list[str] = field(default_factory=list)
     faults: list[dict[str, Any]] = field(default_factory=list)
+    operations: list[dict[str, Any]] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, dict[str, int]] = field(default_factory=dict)
     struck: list[tuple[float, str]] = field(default_factory=list)
@@ -131,6 +138,10 @@ class LiveRun:
             options.gap_ms,
             properties=target.client_properties,
         )
+        hand = random.Random(f"{options.seed}-operator")
+        self._operator = Operator(target, hand, options.topics, directory, self._say) if options.operations else None
+        self._works = False
+        """Whether the operator types: not before there are topics, nor once the faults are over."""
         self._acks = AckTimes()
         self._windows: list[Window] = []
         self._strikes: list[ActiveFault] = []
@@ -162,6 +173,8 @@ class LiveRun:
             for strike in self._strikes:
                 undo(strike)
             self._load.kill()
+            if self._operator is not None:
+                self._operator.kill()
         self._sum_up()
         return self._outcome
 
@@ -169,12 +182,17 @@ class LiveRun:
 
     def _begin(self) -> None:
         self._say(f"creating {', '.join(self.options.topics)}; clients: {', '.join(self.options.clients)}")
-        configs = {"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES), "retention.ms": str(RETENTION_MS)}
+        configs = {
+            "min.insync.replicas": str(IN_SYNC_MIN),
+            "segment.bytes": str(SEGMENT_BYTES),
+            "retention.ms": str(RETENTION_MS),
+        }
         with Admin(self._target.bootstrap, **self._client_settings()) as admin:
-            admin.create_topics([NewTopic(name, count, 3, configs) for name, count in self.options.topics.items()])
+            admin.create_topics([NewTopic(name, count, FACTOR, configs) for name, count in self.options.topics.items()])
         self._load.start(self.options.clients)
         self._until(lambda: self._acked_since(0), READY_S, "no acks in every partition")
         self._began = time.monotonic()
+        self._works = self._operator is not None
 
     def _storm(self) -> None:
         deadline = time.monotonic() + self.options.minutes * 60
@@ -193,6 +211,7 @@ class LiveRun:
         self._say("healing, and waiting until everything is whole")
         self._target.heal()
         self._wait_progress()
+        self._end_operations()
         self._load.finish(self._pause)
         self._until(self._whole_or_fallen, WHOLE_S, "not every node runs with every replica in sync")
         self._say("fresh clients read everything from the beginning")
@@ -204,11 +223,23 @@ class LiveRun:
         self._outcome.violations += compare(self._target, self._partitions)
         self._outcome.figures["anomalies"] = len(anomalies)
 
+    def _end_operations(self) -> None:
+        """Raises Violated where an operation does not end, or leaves something."""
+        self._works = False
+        if self._operator is not None:
+            self._say("the operator ends what was begun")
+            left = self._operator.finish(self._until)
+            if left:
+                raise Violated("; ".join(left[:SHOWN_MAX]))
+            self._wait_progress()
+
     # --- faults ---
 
     def _quiet(self) -> None:
         window = Window(NO_FAULT, _now_ms())
         self._hold(QUIET_S)
+        if self._operator is not None:
+            self._check_isr()
         window.undone_ms = window.whole_ms = _now_ms()
         self._windows.append(window)
 
@@ -258,6 +289,8 @@ class LiveRun:
     def _pause(self) -> None:
         pause(POLL_S)
         self._acks.note(self._load.read())
+        if self._works and self._operator is not None:
+            self._operator.look()
 
     def _hold(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -270,6 +303,19 @@ class LiveRun:
         fallen = [node for node in self._target.node_ids if node not in self._target.running() and node not in down]
         if fallen:
             raise Violated(f"NoNodeFalls: nodes {fallen} ended by themselves")
+
+    def _check_isr(self) -> None:
+        """With nothing broken no move takes so many replicas out of an ISR that producers are refused. Raises
+        Violated."""
+        try:
+            with Admin(self._target.responsive, **ASK, **self._client_settings()) as admin:
+                parts = [(topic.name, part) for topic in admin.describe_topics(self.options.topics)
+                         for part in topic.partitions]  # fmt: skip
+        except (StrandlineError, OSError, TimeoutError):
+            return  # a node that is short of CPU; acks go on, or the next wait fails
+        few = [f"{name}-{part.partition}: {part.isr}" for name, part in parts if len(part.isr) < IN_SYNC_MIN]
+        if few:
+            raise Violated(f"MovesKeepTheIsr: nothing is broken, and too few replicas are in sync: {', '.join(few)}")
 
     def _until(self, holds: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = time.monotonic() + timeout_s
@@ -308,18 +354,22 @@ class LiveRun:
         return all(self._acks.acked_since(where, since_ms) for where in self._partitions)
 
     def _whole(self) -> bool:
-        """True if every node runs, every replica is in its ISR, every voter has what the quorum committed."""
+        """True if every node runs, every replica is in its ISR, every voter has what the quorum committed. A replica
+        that a move adds may lack records."""
         if self._target.running() != sorted(self._target.node_ids):
             return False
         try:
             with Admin(self._target.responsive, **ASK, **self._client_settings()) as admin:
                 topics = admin.describe_topics(self.options.topics)
+                moves = admin.list_partition_reassignments() if self._works else {}
                 quorum = admin.describe_quorum()
                 brokers = {node.node_id for node in admin.describe_cluster().nodes if not node.fenced}
         except (StrandlineError, OSError, TimeoutError):
             return False
+        added = {(tp.topic, tp.partition): set(move.adding) for tp, move in moves.items()}
         in_sync = all(
-            part.leader is not None and len(part.isr) == len(part.replicas)
+            part.leader is not None
+            and set(part.isr) >= set(part.replicas) - added.get((topic.name, part.partition), set())
             for topic in topics
             for part in topic.partitions
         )
@@ -350,6 +400,7 @@ class LiveRun:
         outcome.faults = table(self._windows, self._acks, self._partitions) if self._windows else []
         never = [name for name in self.options.schedule if not any(row["fault"] == name for row in outcome.faults)]
         outcome.faults += [{"fault": name, "times": 0} for name in never]
+        outcome.operations = [] if self._operator is None else rows(self._operator.counts)
         outcome.errors = self._load.errors()
         outcome.figures = {**_counts(history), "faults": len(outcome.struck), **outcome.figures}
         outcome.figures["seconds"] = round(time.monotonic() - self._began)

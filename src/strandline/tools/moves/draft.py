@@ -51,7 +51,7 @@ class Draft:
     def takers(self) -> list[Broker]:
         """The brokers that may get replicas, by id."""
         brokers = (self.cluster.brokers[node] for node in sorted(self.cluster.brokers))
-        # rule B47/a-broker-that-is-down-gets-replicas
+        # rule B47/a-broker-that-is-down-gets-replicas, rule B47/a-drain-goes-to-another-that-is-drained
         return [one for one in brokers if one.takes and one.node_id not in self.off]
 
     def zone(self, node: int) -> object:

@@ -25,6 +25,8 @@ from strandline.tools.moves.layout import Cluster, DirectoryMove, Left, Partitio
 TOLERANCE = 0.1
 """Part of the mean by which brokers may differ in bytes or load: less is not worth a move."""
 
+_LEFT_SHOWN = 5
+
 By = Literal["replicas", "bytes"]
 Leaders = Literal["count", "load", "none"]
 
@@ -73,6 +75,30 @@ def move_off(
                 _replace(draft, index, node, f"off broker {node}")
     _even_leaders_of(draft)
     return draft.plan()
+
+
+def why_not_empty(cluster: Cluster, nodes: Sequence[int], left: Sequence[Left]) -> str:
+    """Why these brokers cannot be emptied, with numbers. Where too few brokers would be left for a factor, that comes
+    first.
+
+    Args:
+        left: the partitions that `move_off` leaves.
+    """
+    who = f"broker{'s' if len(nodes) > 1 else ''} {','.join(map(str, nodes))}"
+    theirs = [one for one in cluster.partitions if not {*nodes}.isdisjoint(one.target)]
+    of_them = sum(len({*nodes}.intersection(one.target)) for one in theirs)
+    stay = [node for node, one in sorted(cluster.brokers.items()) if one.takes and node not in nodes]
+    most = max(theirs, key=lambda one: len(one.target))
+    few = ""
+    if len(stay) < len(most.target):
+        those = f" ({','.join(map(str, stay))})" if stay else ""
+        few = f"{most.tp} has {len(most.target)} copies, and brokers that would be left for them: {len(stay)}{those}. "
+    shown = "; ".join(f"{one.tp}: {one.why}" for one in left[:_LEFT_SHOWN])
+    more = f"; and {len(left) - _LEFT_SHOWN:,} more" if len(left) > _LEFT_SHOWN else ""
+    return (
+        f"{who} cannot be emptied: {len(left):,} of {'their' if len(nodes) > 1 else 'its'} {of_them:,} replicas have "
+        f"nowhere to go. {few}{shown}{more}"
+    )
 
 
 def leaders_off(cluster: Cluster, off: Iterable[int]) -> Plan:

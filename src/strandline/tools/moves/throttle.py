@@ -2,7 +2,7 @@
 it is not asked again (KAFKA-4596).
 
 Topics list the replicas that are throttled as ``partition:broker``, brokers have the rates. A list that an operator
-set to ``*`` stays as it is, and a rate that a broker had before comes back.
+set to ``*`` stays as it is, and a rate that a broker had before comes back, unless it was that of another command.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ class Throttle:
         self._admin = admin
         self.rate = rate
         self._before: dict[ConfigResource, dict[str, str]] = {}
+        """By broker whose rate was set: what it had."""
+        self._lists: dict[ConfigResource, dict[str, None]] = {}
+        """By topic the lists that were set."""
+        self._rates_are_of_commands: bool | None = None
 
     def begin(self, cluster: Cluster, moves: Iterable[Move]) -> None:
         """Set it for what these moves copy, on the brokers that are alive."""
@@ -40,6 +44,8 @@ class Throttle:
             for side, nodes in (("leader", move.before), ("follower", move.added)):
                 of_topic[side].update({f"{move.tp.partition}:{node}": None for node in nodes})
             brokers.update(dict.fromkeys((*move.before, *move.after)))
+        if self._rates_are_of_commands is None:
+            self._rates_are_of_commands = not _starred(self._admin, cluster)
         alive = [node for node in brokers if node in cluster.brokers and cluster.brokers[node].alive]
         topics = [ConfigResource("topic", name) for name in pairs]
         them = [ConfigResource("broker", str(node)) for node in alive]
@@ -49,25 +55,38 @@ class Throttle:
                 had = [one for one in own.get(_LISTS[side], "").split(",") if one]
                 if had != [_ALL] and new:
                     value = ",".join(dict.fromkeys((*had, *new)))
+                    self._lists.setdefault(resource, {})[_LISTS[side]] = None
                     changes.setdefault(resource, []).append(ConfigChange(_LISTS[side], value))
         for resource, own in _own(self._admin, them).items():
-            self._before.setdefault(resource, {name: own[name] for name in _RATES.values() if name in own})
+            # schedule 165/the-rate-of-another-command-comes-back
+            mine = {} if self._rates_are_of_commands else {name: own[name] for name in _RATES.values() if name in own}
+            self._before.setdefault(resource, mine)
             changes[resource] = [ConfigChange(name, str(self.rate)) for name in _RATES.values()]
         if changes:
             self._admin.alter_configs(changes)
 
     def end(self, cluster: Cluster) -> bool:
-        """Take it away, and give brokers the rates back that they had; False: moves are under way that it limits."""
+        """Take it away, and give brokers the rates back that they had; False: moves are under way that it limits.
+
+        What was set is taken whether brokers show it or not: one that is late with the metadata does not yet.
+        """
         if any(partition.moves for partition in cluster.partitions):
             return False
-        clear(self._admin, cluster)
-        back = {
-            resource: [ConfigChange(name, value) for name, value in rates.items()]
-            for resource, rates in self._before.items()
-            if rates and cluster.brokers[int(resource.name)].alive
+        alive = {node for node, one in cluster.brokers.items() if one.alive}
+        there = {partition.tp.topic for partition in cluster.partitions}
+        changes = {
+            resource: [ConfigChange(name, operation="delete") for name in lists]
+            for resource, lists in self._lists.items()
+            if resource.name in there
         }
-        if back:
-            self._admin.alter_configs(back)
+        for resource, had in self._before.items():  # schedule 164/what-is-not-shown-is-not-taken-away
+            if int(resource.name) in alive:
+                changes[resource] = [
+                    ConfigChange(name, had[name]) if name in had else ConfigChange(name, operation="delete")
+                    for name in _RATES.values()
+                ]
+        if changes:
+            self._admin.alter_configs(changes)
         return True
 
 
@@ -91,18 +110,19 @@ def _in_words(changes: Mapping[ConfigResource, list[ConfigChange]]) -> list[str]
 def _left_over(admin: Admin, cluster: Cluster) -> dict[ConfigResource, list[ConfigChange]]:
     """The throttles of moves that are over, where nothing moves any more.
 
-    A list of ``partition:broker`` is a tool's; ``*`` is an operator's, and stays. The rates of brokers go with the
-    lists.
+    A list of ``partition:broker`` is a command's; ``*`` is an operator's, and stays. The rates of brokers go with the
+    lists, and where no list gives them anything to limit: that of a broker that was down when its list went.
     """
     if any(partition.moves for partition in cluster.partitions):
         return {}
-    topics = {ConfigResource("topic", partition.tp.topic) for partition in cluster.partitions}
     changes: dict[ConfigResource, list[ConfigChange]] = {}
-    for resource, own in _own(admin, sorted(topics)).items():
+    starred = False
+    for resource, own in _own(admin, _topics(cluster)).items():
+        starred |= any(own.get(name) == _ALL for name in _LISTS.values())
         lists = [name for name in _LISTS.values() if own.get(name, _ALL) != _ALL]
         if lists:
             changes[resource] = [ConfigChange(name, operation="delete") for name in lists]
-    if not changes:
+    if starred and not changes:
         return {}
     alive = [ConfigResource("broker", str(node)) for node, one in cluster.brokers.items() if one.alive]
     for resource, own in _own(admin, alive).items():
@@ -110,6 +130,16 @@ def _left_over(admin: Admin, cluster: Cluster) -> dict[ConfigResource, list[Conf
         if rates:
             changes[resource] = [ConfigChange(name, operation="delete") for name in rates]
     return changes
+
+
+def _topics(cluster: Cluster) -> list[ConfigResource]:
+    return sorted({ConfigResource("topic", partition.tp.topic) for partition in cluster.partitions})
+
+
+def _starred(admin: Admin, cluster: Cluster) -> bool:
+    """Whether an operator throttles all replicas of a topic: rates of brokers are his then, and else of a command."""
+    found = _own(admin, _topics(cluster)).values()
+    return any(own.get(name) == _ALL for own in found for name in _LISTS.values())
 
 
 def rates(admin: Admin, cluster: Cluster) -> Mapping[int, int]:
