@@ -22,6 +22,7 @@ from interop.suite import World, eventually
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+    from confluent_kafka.admin import AdminClient
 
 WHOLE_AGAIN_S = 120.0
 LAST_WORDS = 600
@@ -147,6 +148,10 @@ class Reader:
                 raise AssertionError(f"reading ended in {error}")
         return len(self.records) >= at_least
 
+    def values(self) -> list[bytes]:
+        """Of the records that were read."""
+        return [each.value() or b"" for each in self.records]
+
     def rest(self) -> None:
         """Take everything up to the ends that the leaders tell now."""
         from confluent_kafka import TopicPartition
@@ -186,7 +191,7 @@ def transaction_is_open(bootstrap: str, topic: str, partitions: int) -> bool:
 
 @contextlib.contextmanager
 def broker_down(world: World, node_id: int) -> Iterator[None]:
-    """A broker is killed, and started again after the block; returns once three are seen and lead what they should."""
+    """A broker is killed, and started again after the block; returns once the cluster is whole."""
     nodes = world.nodes
     assert nodes is not None
     nodes.kill(node_id)
@@ -195,10 +200,11 @@ def broker_down(world: World, node_id: int) -> Iterator[None]:
     finally:
         nodes.start_node(node_id)
         admin = admin_client(world.bootstrap)
+        eventually(lambda: is_whole(admin), WHOLE_AGAIN_S, 0.2)
 
-        def whole() -> bool:
-            found = admin.list_topics(timeout=10)
-            copies = [each for topic in found.topics.values() for each in topic.partitions.values()]
-            return len(found.brokers) == 3 and all(len(each.isrs) == len(each.replicas) for each in copies)
 
-        eventually(whole, WHOLE_AGAIN_S, 0.2)
+def is_whole(admin: AdminClient) -> bool:
+    """Whether three brokers are seen, and every replica is in sync."""
+    found = admin.list_topics(timeout=10)
+    copies = [each for topic in found.topics.values() for each in topic.partitions.values()]
+    return len(found.brokers) == 3 and all(len(each.isrs) == len(each.replicas) for each in copies)

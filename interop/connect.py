@@ -169,11 +169,11 @@ def each_line_once(world: World) -> None:
     eventually(to_the_end, START_S, 1.0)
     worker.stop()
     reader.rest()
-    seen = [str(each.value(), "utf-8") for each in reader.records]
+    seen = [each.decode() for each in reader.values()]
     same(seen, growing.lines[: len(seen)], "lines")
     everything = Reader(world.bootstrap, topic, 1, committed=False)
     everything.rest()
-    sent = [each.value() for each in everything.records]
+    sent = everything.values()
     assert len(sent) > len(set(sent)), "no kill met an open transaction"
     everything.close()
     reader.close()

@@ -127,7 +127,7 @@ def judge(world: World, topic: str, reader: Reader, expected: Counter[str]) -> N
     reader.rest()
     seen: dict[str, list[int]] = {}
     for message in reader.records:
-        seen.setdefault(str(message.key(), "utf-8"), []).append(int(message.value()))
+        seen.setdefault((message.key() or b"").decode(), []).append(int(message.value() or b""))
     same({word: len(each) for word, each in seen.items()}, dict(expected), "counts of words")
     for word, total in expected.items():
         same(seen[word], list(range(1, total + 1)), f"counts of {word}")

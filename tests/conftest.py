@@ -53,6 +53,8 @@ LONG = {
     "interop/test_sample.py",
     "interop/test_secured_sample.py",
     "acceptance/test_compacted_files_in_apache_kafka.py",
+    "acceptance/test_groups_over_bounces.py",
+    "acceptance/test_transactional_copiers.py",
     "acceptance/test_moves_typed.py",
     "acceptance/test_acls_by_kafkas_tools.py",
     "acceptance/test_audit_of_a_cluster.py",
