@@ -45,6 +45,9 @@ class Cluster(Protocol):
     def kill(self, node_id: int) -> None:
         """SIGKILL."""
 
+    def start_node(self, node_id: int) -> None:
+        """Start a killed node again, on its data; returns once the process runs."""
+
     def stop(self) -> None:
         """End every process and delete the data."""
 
@@ -77,6 +80,9 @@ class StrandlineCluster:
 
     def kill(self, node_id: int) -> None:
         self._cluster.kill(node_id)
+
+    def start_node(self, node_id: int) -> None:
+        self._cluster.start_node(node_id, wait=False)
 
     def stop(self) -> None:
         reached_by(None)
@@ -147,14 +153,17 @@ class KafkaCluster:
 
     def start(self) -> None:
         for node in self._ports:
-            with (self._root / f"n{node}.out").open("wb") as output:
-                self._processes[node] = subprocess.Popen(
-                    self._java("kafka.Kafka", self._properties(node)),
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            self.start_node(node)
         reached_by(None if self._secured is None else self._secured.client_properties)
+
+    def start_node(self, node_id: int) -> None:
+        with (self._root / f"n{node_id}.out").open("ab") as output:
+            self._processes[node_id] = subprocess.Popen(
+                self._java("kafka.Kafka", self._properties(node_id)),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     @property
     def bootstrap(self) -> str:

@@ -12,7 +12,9 @@ Imports under TYPE_CHECKING count.
 What a setting, an operation of the controller, an API and a metadata record cost is counted by their names: the files
 of the wheel that name one, in any spelling (`CreateTopics`, `create_topics`, `create.topics`). The median is shown, of
 those that both versions have. Tests show, with a made-up one of each, how little one more takes:
-tests/cluster/broker/test_rows_of_settings.py, tests/controller/test_operations.py, tests/proto/kafka/test_declared.py.
+tests/cluster/broker/test_rows_of_settings.py, tests/controller/test_operations.py,
+tests/cluster/broker/test_rows_of_apis.py, tests/controller/metadata/test_table.py; and
+tests/client/test_admin_operations.py, tests/proto/kafka/test_declared.py.
 
 Seconds of tests are those that tests/durations.json of the version keeps, added up over all workers; seconds of lint
 are those of the last `make lint` on this machine (build/lint-seconds). An empty cell: not kept.

@@ -83,7 +83,7 @@ def run_cluster(
         results = []
         for client in [each.at(level) for each in clients]:
             features = list(filter(wanted, client.features))
-            results += run_client(name, client, features, cluster.bootstrap, served, say, authority)
+            results += run_client(name, client, features, cluster.bootstrap, served, say, authority, cluster)
         return results
     finally:
         cluster.stop()

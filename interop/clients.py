@@ -10,9 +10,10 @@ from bench.fetched import Unavailable, need
 from interop import access, install
 from interop.connect import ConnectWorker
 from interop.driver import Driver, ProcessDriver
-from interop.features import CONNECT, FEATURES, GROUP_KEYS, MOVES, QUORUM, REPLICAS, Feature
+from interop.features import CONNECT, FEATURES, GROUP_KEYS, MOVES, QUORUM, REPLICAS, STREAMS, TRANSACTIONS, Feature
 from interop.kcat import KcatDriver
 from interop.logins import Login
+from interop.streams import StreamsApplication
 from interop.tools import KafkaTools
 
 Starter = Callable[[str, Login], Driver]
@@ -43,7 +44,7 @@ class Client:
             return self
         more = (
             ()
-            if self.features == (CONNECT,)
+            if self.features in (CONNECT, STREAMS)
             else tuple(Feature(f"access: {name}", check, GROUP_KEYS) for name, check in access.checks(level).items())
         )
         get = self._unmeasured if self.open_alone else self.get
@@ -64,15 +65,20 @@ def java_tools() -> Starter:
 
 
 def connect_worker() -> Starter:
-    jars = install.kafka_jars("connect-runtime", "connect-file")
+    jars = install.kafka_jars("connect-runtime", "connect-file", logger=install.CONSOLE)
     return lambda bootstrap, login: ConnectWorker(bootstrap, jars, login)
+
+
+def streams_application() -> Starter:
+    command = install.streams()
+    return lambda bootstrap, login: StreamsApplication(bootstrap, command, login)
 
 
 CLIENTS = (
     Client("confluent", lambda: program(install.python("confluent", ["confluent-kafka==2.16.1"]))),
     Client("kcat", kcat),
     Client("java", lambda: program([*install.java(), "Driver"])),
-    Client("java-tools", java_tools, (*FEATURES, REPLICAS, MOVES, QUORUM)),
+    Client("java-tools", java_tools, (*FEATURES, REPLICAS, MOVES, QUORUM, *TRANSACTIONS)),
     Client("aiokafka", lambda: program(install.python("aiokafka_driver", ["aiokafka[snappy,lz4,zstd]==0.14.0"]))),
     Client(
         "kafka-python",
@@ -83,5 +89,6 @@ CLIENTS = (
     Client("kafka-go", lambda: program(install.go("kafkago"))),
     Client("kafkajs", lambda: program(install.node("kafkajs"))),
     Client("rskafka", lambda: program(install.rust("rskafka")), open_alone="its driver speaks plaintext"),
-    Client("connect", connect_worker, (CONNECT,)),
+    Client("connect", connect_worker, CONNECT),
+    Client("streams", streams_application, STREAMS),
 )

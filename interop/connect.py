@@ -1,7 +1,8 @@
 """A whole application that nobody here wrote: a worker of Kafka Connect, with its file connectors.
 
 It keeps its settings, offsets and states in three compacted topics of its own, joins a group of its own kind
-(protocol type "connect"), and runs a producer and a consumer group for its connectors.
+(protocol type "connect"), and runs a producer and a consumer group for its connectors. Where it is asked for, the
+producer of a source writes records and the source's offsets in one transaction (KIP-618).
 """
 
 from __future__ import annotations
@@ -9,34 +10,36 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import shutil
-import subprocess
 import tempfile
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bench.clusters import free_port
 
+from interop.applications import Program, Reader, broker_down, transaction_is_open
 from interop.driver import ClientError, ToolDriver
-from interop.install import JAVA
+from interop.install import APPLICATION
 from interop.logins import OPEN, Login, as_properties
-from interop.suite import World, eventually
+from interop.suite import World, eventually, same
 
 START_S = 120.0
 COPY_S = 60.0
 LINES = 100
+BOUNDARY_S = 0.7
+"""How long a source's transaction is open."""
 
 
 class ConnectWorker(ToolDriver):
     """One worker process, told what to do through its REST interface."""
 
     def __init__(self, bootstrap: str, jars: str, login: Login = OPEN) -> None:
-        self._jars = jars
-        self._environment = login.environment()
         self._port = free_port()
         self._root = Path(tempfile.mkdtemp(prefix="interop-connect-"))
-        self._process: subprocess.Popen[bytes] | None = None
+        main = "org.apache.kafka.connect.cli.ConnectDistributed"
+        command = [*APPLICATION, "-cp", jars, main, str(self._root / "worker.properties")]
+        self._worker = Program(command, self._root / "worker.out", login.environment())
         settings = {
             "bootstrap.servers": bootstrap,
             "group.id": f"connect-{self._port}",
@@ -45,6 +48,7 @@ class ConnectWorker(ToolDriver):
             "value.converter": "org.apache.kafka.connect.storage.StringConverter",
             "offset.flush.interval.ms": "500",
             "plugin.discovery": "service_load",
+            "exactly.once.source.support": "enabled",
         }
         for kind in ("config", "offset", "status"):
             settings[f"{kind}.storage.topic"] = f"connect-{self._port}-{kind}"
@@ -56,21 +60,11 @@ class ConnectWorker(ToolDriver):
         (self._root / "worker.properties").write_text(as_properties(settings))
 
     def op_start(self) -> None:
-        main = "org.apache.kafka.connect.cli.ConnectDistributed"
-        with (self._root / "worker.out").open("ab") as output:
-            self._process = subprocess.Popen(
-                [*JAVA, "-cp", self._jars, main, str(self._root / "worker.properties")],
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **self._environment},
-                start_new_session=True,
-            )
+        self._worker.start()
         eventually(self._works, START_S, 0.2)
 
     def _works(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise ClientError(-1, f"the worker ended: {(self._root / 'worker.out').read_text()[-300:]}")
+        self._worker.check()
         with contextlib.suppress(OSError, http.client.HTTPException):
             return self._ask("GET", "/connectors")[0] == 200
         return False
@@ -91,11 +85,16 @@ class ConnectWorker(ToolDriver):
         if status not in (200, 201):
             raise ClientError(-1, f"{status}: {told}")
 
+    def op_check(self) -> None:
+        """Raises ClientError where the worker ended by itself, or a task of it failed."""
+        self._worker.check()
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            status, told = self._ask("GET", "/connectors?expand=status")
+            if status == 200 and b'"FAILED"' in told:
+                raise ClientError(-1, f"a task failed: {told[-600:]!r}")
+
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        self._worker.kill()
 
     def stop(self) -> None:
         self.kill()
@@ -108,18 +107,8 @@ def copies_through_a_topic(world: World) -> None:
     source, copy = (Path(worker.call("file", name=name)["path"]) for name in ("source.txt", "copy.txt"))
     source.write_text(lines(0))
     worker.call("start")
-    both = {"tasks.max": "1"}
-    kind = "org.apache.kafka.connect.file.FileStream"
-    worker.call(
-        "connector",
-        name="source",
-        configs={**both, "connector.class": f"{kind}SourceConnector", "file": str(source), "topic": topic},
-    )
-    worker.call(
-        "connector",
-        name="sink",
-        configs={**both, "connector.class": f"{kind}SinkConnector", "file": str(copy), "topics": topic},
-    )
+    worker.call("connector", name="source", configs={**of_kind("Source"), "file": str(source), "topic": topic})
+    worker.call("connector", name="sink", configs={**of_kind("Sink"), "file": str(copy), "topics": topic})
     eventually(lambda: copy.exists() and copy.read_text() == lines(0), COPY_S)
     worker.kill()
     with source.open("a") as file:
@@ -127,6 +116,96 @@ def copies_through_a_topic(world: World) -> None:
     worker.call("start")
     wanted = {*lines(0).split(), *lines(1).split()}
     eventually(lambda: wanted == set(copy.read_text().split()), START_S)
+    worker.stop()
+
+
+def of_kind(kind: str) -> dict[str, str]:
+    """Settings of a file connector: a Source or a Sink."""
+    return {"tasks.max": "1", "connector.class": f"org.apache.kafka.connect.file.FileStream{kind}Connector"}
+
+
+def each_line_once(world: World) -> None:
+    """A source that writes in transactions is killed with its worker in the midst of one, again and again, and each
+    broker once; a reader of committed data sees each line of the file once, in its order."""
+    worker, topic = world.another(), world.topic()
+    source = Path(worker.call("file", name="source.txt")["path"])
+    source.write_text("")
+    reader = Reader(world.bootstrap, topic, 1)
+    transactions = {"exactly.once.support": "required", "transaction.boundary": "interval", "batch.size": "20"}
+    transactions["transaction.boundary.interval.ms"] = f"{BOUNDARY_S * 1000:.0f}"
+    with Growing(source) as growing:
+
+        def moves_on() -> None:
+            wanted = len(growing.lines)
+
+            def there() -> bool:
+                worker.call("check")
+                return reader.read(wanted)
+
+            eventually(there, START_S)
+
+        def midst() -> None:
+            eventually(lambda: transaction_is_open(world.bootstrap, topic, 1), START_S)
+
+        worker.call("start")
+        given = {**of_kind("Source"), **transactions, "file": str(source), "topic": topic}
+        worker.call("connector", name="source", configs=given)
+        moves_on()
+        for _ in range(3):
+            midst()
+            worker.kill()
+            worker.call("start")
+            moves_on()
+        for node_id in (1, 2, 3) if world.nodes is not None else ():
+            midst()
+            with broker_down(world, node_id):
+                moves_on()
+    total = len(growing.lines)
+
+    def to_the_end() -> bool:
+        growing.add()  # a transaction that is due is committed with the next line, not before
+        return reader.read(total)
+
+    eventually(to_the_end, START_S, 1.0)
+    worker.stop()
+    reader.rest()
+    seen = [str(each.value(), "utf-8") for each in reader.records]
+    same(seen, growing.lines[: len(seen)], "lines")
+    everything = Reader(world.bootstrap, topic, 1, committed=False)
+    everything.rest()
+    sent = [each.value() for each in everything.records]
+    assert len(sent) > len(set(sent)), "no kill met an open transaction"
+    everything.close()
+    reader.close()
+
+
+class Growing:
+    """A file that has a hundred lines more each second, until the block ends."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.lines: list[str] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="growing file")
+
+    def add(self) -> None:
+        """One line more."""
+        line = f"line-{len(self.lines)}"
+        with self._file.open("a") as more:
+            more.write(f"{line}\n")
+        self.lines.append(line)
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.01):
+            self.add()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+        self._thread.join()
 
 
 def lines(part: int) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bench.secured import librdkafka_settings
 
-from interop import connect, groups, transactions
+from interop import connect, groups, streams, transactions
 from interop.driver import ClientError, NotSupported
 from interop.suite import OWN_CHECK, UNKNOWN_TOPIC, Record, World, b64, eventually, refused, same, values
 
@@ -307,8 +307,18 @@ def quorum_described(world: World) -> None:
     eventually(in_step)
 
 
-CONNECT = Feature("a file copied through a topic, worker killed", connect.copies_through_a_topic, frozenset({10, 11}))
-"""What the application has to do."""
+CONNECT = (
+    Feature("a file copied through a topic, worker killed", connect.copies_through_a_topic, frozenset({10, 11})),
+    Feature("exactly-once source, worker and brokers killed", connect.each_line_once, transactions.OFFSET_KEYS),
+)
+"""What Kafka Connect has to do."""
+
+STREAMS = (
+    Feature(
+        "word count exactly once, instances and brokers killed", streams.counts_are_exact, transactions.OFFSET_KEYS
+    ),
+)
+"""What an application of Kafka Streams has to do."""
 
 REPLICAS = Feature("replicas verified (kafka-replica-verification)", replicas_verified)
 """What one of Kafka's tools alone does."""
@@ -318,6 +328,18 @@ MOVES = Feature("partitions moved (kafka-reassign-partitions)", partitions_moved
 
 QUORUM = Feature("metadata quorum described (kafka-metadata-quorum)", quorum_described, frozenset({55}))
 """As well."""
+
+TRANSACTIONS = (
+    Feature(
+        "transactions shown and terminated (kafka-transactions)",
+        transactions.shown_and_terminated,
+        transactions.TOOL_KEYS,
+    ),
+    Feature(
+        "a hanging transaction aborted (kafka-transactions)", transactions.hanging_and_aborted, transactions.TOOL_KEYS
+    ),
+)
+"""As well; the second takes the coordinators' memory away, so it is the last."""
 
 GROUP_KEYS = frozenset({10, 11, 12, 13, 14})
 

@@ -92,10 +92,14 @@ TOOLS = ("kafka-tools", "kafka_2.13")
 """Where the command-line tools live: kafka-configs is still in the broker's own jar."""
 
 
-def kafka_jars(*artifacts: str, fetch: bool = True) -> str:
+def kafka_jars(*artifacts: str, fetch: bool = True, logger: str = "slf4j-nop:2.0.16") -> str:
     """The class path of these artifacts of Apache Kafka and all that they need, by Maven; or as it was fetched before.
 
-    Raises Unavailable.
+    Args:
+        logger: what takes their log: nothing does, or `CONSOLE`.
+
+    Raises:
+        Unavailable: no Java, no Maven, or Maven Central is not reached.
     """
     need("java", *(["mvn"] if fetch else []), what_for="Apache Kafka")
     version = f"<version>{KAFKA_VERSION}</version>"
@@ -103,10 +107,11 @@ def kafka_jars(*artifacts: str, fetch: bool = True) -> str:
         f"<dependency><groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId>{version}</dependency>"
         for artifact in artifacts
     )
+    takes_log, _, log_version = logger.partition(":")
     pom = (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
         f"<groupId>interop</groupId><artifactId>interop</artifactId><version>1</version><dependencies>{wanted}"
-        "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>2.0.16</version>"
+        f"<dependency><groupId>org.slf4j</groupId><artifactId>{takes_log}</artifactId><version>{log_version}</version>"
         "</dependency></dependencies></project>"
     )
     place, whole = folder(artifacts[0], [pom], make=fetch)
@@ -120,8 +125,14 @@ def kafka_jars(*artifacts: str, fetch: bool = True) -> str:
     return f"{place}/*"
 
 
+CONSOLE = "slf4j-simple:1.7.36"
+"""Writes the log to the standard error, of the slf4j that Kafka 4.3 comes with; for `APPLICATION`."""
+
 JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
 """A start as quick as Java's can be."""
+
+APPLICATION = (*JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
+"""The same for an application, which says why it ends."""
 
 
 def java(*, fetch: bool = True) -> list[str]:
@@ -137,3 +148,15 @@ def java(*, fetch: bool = True) -> list[str]:
         run(["javac", "-cp", jars, "-d", str(place), *(each.name for each in sources)], place, "javac")
         (place / "complete").touch()
     return [*JAVA, "-cp", f"{place}:{jars}"]
+
+
+def streams() -> list[str]:
+    """Java with Kafka Streams and a word count, compiled; `WordCount` is to follow. Raises Unavailable."""
+    need("javac", what_for="Kafka Streams")
+    jars = kafka_jars("kafka-streams", logger=CONSOLE)
+    sources = sorted((DRIVERS / "streams").glob("*.java"))
+    place, whole = folder("streams", [KAFKA_VERSION], sources)
+    if not whole:
+        run(["javac", "-cp", jars, "-d", str(place), *(each.name for each in sources)], place, "javac")
+        (place / "complete").touch()
+    return [*APPLICATION, "-cp", f"{place}:{jars}"]

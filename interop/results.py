@@ -13,7 +13,7 @@ from interop.clients import Client
 from interop.driver import NotSupported
 from interop.features import Feature
 from interop.security import Authority
-from interop.suite import World
+from interop.suite import Nodes, World
 
 OK, FAILED, NOT_SUPPORTED, SKIPPED = "ok", "failed", "not supported", "skipped"
 SIGNS = {OK: "[green]ok[/]", FAILED: "[bold red]FAILED[/]", NOT_SUPPORTED: "-", SKIPPED: "[yellow]skipped[/]"}
@@ -42,6 +42,7 @@ def run_client(
     served: frozenset[int],
     say: Callable[[Result], None],
     authority: Authority | None = None,
+    nodes: Nodes | None = None,
 ) -> list[Result]:
     """Each feature with one client; a fresh process of it for each."""
     try:
@@ -50,7 +51,7 @@ def run_client(
         return [Result(against, client.name, each.name, SKIPPED, str(reason)) for each in features]
     results = []
     deadline = time.monotonic() + CLIENT_TIMEOUT_S
-    world = World(bootstrap, served, lambda login: start(bootstrap, login), authority)
+    world = World(bootstrap, served, lambda login: start(bootstrap, login), authority, nodes)
     for feature in features:
         if time.monotonic() > deadline:
             result = Result(against, client.name, feature.name, FAILED, f"no time left of {CLIENT_TIMEOUT_S:.0f} s")

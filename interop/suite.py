@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from bench.clusters import admin_client
 
@@ -37,9 +37,20 @@ ERROR_NAMES = {
     68: "NON_EMPTY_GROUP",
     69: "GROUP_ID_NOT_FOUND",
     90: "PRODUCER_FENCED",
+    105: "TRANSACTIONAL_ID_NOT_FOUND",
 }
 
 _serial = itertools.count(1)
+
+
+class Nodes(Protocol):
+    """Whoever can kill the cluster's brokers."""
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL."""
+
+    def start_node(self, node_id: int) -> None:
+        """Start a killed one again."""
 
 
 @dataclass
@@ -52,6 +63,8 @@ class World:
     new_driver: Callable[[Login], Driver]
     authority: Authority | None = None
     """Gives out what clients show; None: the cluster asks nobody."""
+    nodes: Nodes | None = None
+    """None: brokers are not killed."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _first: Driver | None = None
 

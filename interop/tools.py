@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 import shutil
@@ -28,6 +29,7 @@ CLASSES = {
     "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
@@ -58,6 +60,7 @@ EXCEPTIONS = {
     "SaslAuthenticationException": 58,
     "GroupNotEmptyException": 68,
     "GroupIdNotFoundException": 69,
+    "because the ID could not be found": 105,
 }
 
 
@@ -282,6 +285,15 @@ class KafkaTools(ToolDriver):
             said = self.run("kafka-reassign-partitions", "--generate", *wanted)
         proposed = json.loads(said.splitlines()[-1])["partitions"]
         return {"moves": {f"{one['topic']}-{one['partition']}": one["replicas"] for one in proposed}}
+
+    # Transactions
+
+    def op_transactions(self, command: str, options: list[str]) -> dict[str, Any]:
+        """Run a command of kafka-transactions; the rows of the table that it printed, by their headings."""
+        table = [
+            line.split() for line in self.run("kafka-transactions", command, *options).splitlines() if line.strip()
+        ]
+        return {"rows": [dict(itertools.zip_longest(table[0], row, fillvalue="")) for row in table[1:]]}
 
     # The metadata quorum
 

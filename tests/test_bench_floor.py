@@ -12,53 +12,69 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from bench.__main__ import SYSTEMS, contenders_of, show
 from bench.clusters import StrandlineCluster
 from bench.fetched import Unavailable
-from bench.floor import WAYS, floor_figures, floor_nodes
+from bench.floor import WAYS, Client, floor_figures, floor_nodes
+from bench.floor_node import Way
 from bench.measures import RATES
 
 RECORDS = 5
 SLOW_US = 20_000
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_an_ack_waits_for_both_followers(name: str, tmp_path: Path) -> None:
+class Floor(NamedTuple):
+    """Running nodes, by number their process ids, their files below `root`, and their client."""
+
+    way: Way
+    root: Path
+    client: Client
+    pids: dict[int, int]
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def floor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Floor]:
+    """Three nodes of each way in turn; both tests leave them running."""
+    root = tmp_path_factory.mktemp("floor")
+    with floor_nodes(WAYS[request.param], root) as (client, pids):
+        yield Floor(WAYS[request.param], root, client, pids)
+
+
+def test_an_ack_waits_for_both_followers(floor: Floor) -> None:
     """Neither is a majority enough, nor does one of them lack anything that was acked."""
-    sent = b""
-    with floor_nodes(WAYS[name], tmp_path) as (client, pids):
-        for follower in (2, 3):
-            os.kill(pids[follower], signal.SIGSTOP)
-            sent += os.urandom(1024)
-            end = client.send(sent[-1024:])
-            answers = select.poll()  # unlike select() it takes descriptors above 1023
-            answers.register(client.socket, select.POLLIN)
-            assert not answers.poll(200)
-            os.kill(pids[follower], signal.SIGCONT)
-            assert client.ack() == end == len(sent)
-        for node in pids:
-            stored = (tmp_path / str(node)).read_bytes()
-            assert stored[:end] == sent
-            assert len(stored) > end, "allocated ahead"
-            assert not any(stored[end:])
+    client, sent = floor.client, b""
+    for follower in (2, 3):
+        os.kill(floor.pids[follower], signal.SIGSTOP)
+        sent += os.urandom(1024)
+        end = client.send(sent[-1024:])
+        answers = select.poll()  # unlike select() it takes descriptors above 1023
+        answers.register(client.socket, select.POLLIN)
+        assert not answers.poll(200)
+        os.kill(floor.pids[follower], signal.SIGCONT)
+        assert client.ack() == end
+    for node in floor.pids:
+        stored = (floor.root / str(node)).read_bytes()
+        assert stored[end - len(sent) : end] == sent
+        assert len(stored) > end, "allocated ahead"
+        assert not any(stored[end:])
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_an_ack_waits_for_the_sync_of_every_node(name: str, tmp_path: Path) -> None:
+def test_an_ack_waits_for_the_sync_of_every_node(floor: Floor) -> None:
     """The syncs of one node after the other are made slow; without a sync there is none."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
-    with floor_nodes(WAYS[name], tmp_path) as (client, pids):
-        for node, pid in pids.items():
-            trace = tmp_path / f"trace-{node}"
-            with traced(pid, trace, "-e", "trace=fdatasync", "-e", f"inject=fdatasync:delay_exit={SLOW_US}"):
-                for _ in range(RECORDS):
-                    began = time.perf_counter()
-                    assert client.send(bytes(1024)) == client.ack()
-                    assert WAYS[name].sync == "none" or time.perf_counter() - began >= SLOW_US / 1e6
-            assert trace.read_text().count("fdatasync(") == (0 if WAYS[name].sync == "none" else RECORDS)
+    client, unsynced = floor.client, floor.way.sync == "none"
+    for node, pid in floor.pids.items():
+        trace = floor.root / f"trace-{node}"
+        with traced(pid, trace, "-e", "trace=fdatasync", "-e", f"inject=fdatasync:delay_exit={SLOW_US}"):
+            for _ in range(RECORDS):
+                began = time.perf_counter()
+                assert client.send(bytes(1024)) == client.ack()
+                assert unsynced or time.perf_counter() - began >= SLOW_US / 1e6
+        assert trace.read_text().count("fdatasync(") == (0 if unsynced else RECORDS)
 
 
 @contextmanager

@@ -42,6 +42,21 @@ def run(*command: str | Path, env: Mapping[str, str] | None = None, text: str = 
     return done.stdout
 
 
+TIME = """
+import json, time
+from strandline.log import _records, records_python
+def seconds(codec):
+    begun = time.process_time()
+    out = bytearray()
+    for number in range(20_000):
+        codec.append(out, number, number, b"key", b"x" * 100, ())
+    codec.check(bytes(out), 20_000)
+    return time.process_time() - begun
+print(json.dumps([min(seconds(codec) for _ in range(3)) for codec in (_records, records_python)]))
+"""
+"""CPU time of the compiled codec and of its twin in Python: the best of three."""
+
+
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment with what builds and repairs wheels."""
@@ -153,6 +168,13 @@ def test_it_runs_where_no_compiler_is(installed: Path, tmp_path: Path) -> None:
     logs = "".join(path.read_text() for path in data.glob("*.log"))
     assert "node started" in logs
     assert "this installation is slow" not in logs
+
+
+def test_it_is_as_fast_as_one_with_a_compiler(installed: Path) -> None:
+    """Its codec is several times as fast as the twin in Python, as that of this checkout is: the same flags."""
+    env = without_compiler(installed)
+    compiled, python = json.loads(run(installed / "python", "-c", TIME, env=env))
+    assert compiled * 3 < python, (compiled, python)
 
 
 def test_one_that_was_built_without_a_compiler_says_so(tools: Path, installed: Path, tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -75,6 +77,32 @@ class Engine:
     def compose(self, *words: str, timeout_s: float = 120.0, environment: dict[str, str] | None = None) -> str:
         """Run ``docker compose WORDS`` or ``docker-compose WORDS``, whichever is here. Raises EngineError."""
         return self._run([*self._compose, *words], timeout_s, environment)
+
+    def type(
+        self, commands: str, directory: Path, environment: dict[str, str], build: Sequence[str], timeout_s: float
+    ) -> str:
+        """Run commands in a shell at a terminal, as a reader types them, up to the first that fails; what they print.
+
+        Args:
+            build: options that `docker build` needs here beside what was typed.
+
+        Raises:
+            EngineError: a command failed, or there was no end in time.
+        """
+        compose = "" if self._compose[0] == "docker" else 'compose) shift; docker-compose "$@";;'
+        script = self.directory / "typed.sh"
+        script.write_text(
+            f"""docker() {{ case "$1" in
+    {compose}
+    build) shift; command docker build {shlex.join(build)} "$@";;
+    *) command docker "$@";;
+esac; }}
+set -e
+cd {shlex.quote(str(directory))}
+{commands}
+"""
+        )
+        return self._run(["script", "-qefc", f"bash {script}", "/dev/null"], timeout_s, environment)
 
     def daemon_pid(self) -> int | None:
         """The process of an engine that was started here."""

@@ -24,6 +24,7 @@ BUILD_TIMEOUT_S = 600.0
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "default-timeout", "timeout", "retries")
+WITHOUT_BUILDKIT = {"DOCKER_BUILDKIT": "0"}
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
@@ -59,33 +60,40 @@ def build(engine: Engine, repository: Path, *, base: str, tag: str) -> None:
     plugin that is missing). Raises EngineError, with the end of the build's output."""
     with tempfile.TemporaryDirectory(prefix="context-", dir=engine.directory) as directory:
         context = Path(directory)
-        _copy_sources(repository, context)
-        words = ["build", "--file", str(context / "deploy" / "Dockerfile"), "--tag", tag, "--build-arg", f"BASE={base}"]
-        if engine.own:
-            words += ["--network", "host"]  # without packet filter rules a container's own network ends at the bridge
-        for name in PROXIES:
-            if name in os.environ:
-                words += ["--build-arg", f"{name}={os.environ[name]}"]
-        settings, certificates = _pip_settings()
-        configuration = "[global]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())
-        (context / "deploy" / "pip.conf").write_text(configuration)
-        if certificates.is_file():
-            shutil.copyfile(certificates, context / "deploy" / "ca-certificates.pem")
-        environment = {**engine.environment(), "DOCKER_BUILDKIT": "0"}
-        done = _bounded(["docker", *words, str(context)], environment, BUILD_TIMEOUT_S)
+        copy_sources(repository, context)
+        words = ["docker", "build", *build_options(engine, base), "--tag", tag]
+        words += ["--file", str(context / "deploy" / "Dockerfile"), str(context)]
+        done = _bounded(words, engine.environment() | WITHOUT_BUILDKIT, BUILD_TIMEOUT_S)
     (engine.directory / "build.log").write_text(done.stdout)
     if done.returncode:
         raise EngineError(f"the image does not build:\n{done.stdout.strip()[-3000:]}")
 
 
-def _copy_sources(repository: Path, context: Path) -> None:
-    """Copy what .dockerignore lets into the build, and .dockerignore itself: the checkout stays as it is."""
+def build_options(engine: Engine, base: str) -> list[str]:
+    """What `docker build` is told here beside what docs/deploy.md says."""
+    words = ["--build-arg", f"BASE={base}"]
+    if engine.own:
+        words += ["--network", "host"]  # without packet filter rules a container's own network ends at the bridge
+    for name in PROXIES:
+        if name in os.environ:
+            words += ["--build-arg", f"{name}={os.environ[name]}"]
+    return words
+
+
+def copy_sources(repository: Path, context: Path) -> None:
+    """Copy what .dockerignore lets into the build, and .dockerignore itself: the checkout stays as it is. Beside it,
+    how this machine reaches its package index."""
     for name in (".dockerignore", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copyfile(repository / name, context / name)
     shutil.copytree(repository / "src", context / "src", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     (context / "deploy").mkdir()
     for name in ("Dockerfile", "requirements.txt"):
         shutil.copyfile(repository / "deploy" / name, context / "deploy" / name)
+    settings, certificates = _pip_settings()
+    configuration = "[global]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())
+    (context / "deploy" / "pip.conf").write_text(configuration)
+    if certificates.is_file():
+        shutil.copyfile(certificates, context / "deploy" / "ca-certificates.pem")
 
 
 def _bounded(command: list[str], environment: dict[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:

@@ -133,6 +133,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_AUDIT}::test_a_client_that_leaves_at_once_is_not_unseen",
     ),
     one_change(
+        "who-leaves-while-lines-are-written-is-unseen",
+        "A28: the changes of a request have their lines though its client leaves while they are written",
+        removed(),
+        f"{_AUDIT}::test_whoever_leaves_while_lines_are_written_is_not_unseen",
+    ),
+    one_change(
         "secrets-in-the-audit",
         "A20: the audit holds no secret",
         part("shown(config.name, config.value)", "config.value"),

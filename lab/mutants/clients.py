@@ -242,6 +242,13 @@ TABLE: tuple[Mutant, ...] = (
         f"{_FUTURES}::test_of_a_split_batch_each_record_has_the_answer_of_its_half",
     ),
     one_change(
+        "what-comes-too-late-is-sent",
+        "C23: what would be answered too late is not sent",
+        always(),
+        "tests/client/test_producer_faults.py"
+        "::test_records_that_come_faster_than_they_are_taken_are_acknowledged_as_fast_as_they_are",
+    ),
+    one_change(
         "forgotten-queue-begins-at-an-old-sequence",
         "C1: a sequence is given once per producer id, epoch and partition, over queues that come and go (KIP-98)",
         never(),

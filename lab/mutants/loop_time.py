@@ -1,4 +1,4 @@
-"""Mutants of rule A26: the loop's time is shared."""
+"""Mutants of rules A26 and A48: the loop's time is shared, and no request has much of it at a stretch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from lab.mutants.mutant import Mutant, always, never, one_change, part, removed,
 
 _TURNS = "tests/cluster/broker/test_loop_time.py"
 _WIRE = "tests/cluster/broker/test_kafka_loop_time.py"
+_ADMIN = "tests/cluster/broker/test_kafka_admin.py"
 _LOOP = "tests/cluster/node/test_node_loop.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -72,8 +73,8 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "long-fetches-hold-the-loop",
-        "A26: a fetch of many partitions is answered in steps, each in a turn",
-        part("exchange.connection.run_alone(exchange, self._in_turns(exchange, steps))", "at_once(steps)"),
+        "A26: a request that takes long is answered in steps, each in a turn",
+        part("self.run_alone(exchange, self._in_turns(exchange, steps))", "[*steps]"),
         f"{_WIRE}::test_a_fetch_of_many_partitions_is_answered_in_turns",
     ),
     one_change(
@@ -117,5 +118,35 @@ TABLE: tuple[Mutant, ...] = (
         "A26: what rises between the reading of a partition and the wait for it ends the wait",
         part("self._has_more(result)", "False"),
         f"{_WIRE}::test_many_readable_partitions_are_read_and_watched_in_steps",
+    ),
+    one_change(
+        "requests-are-read-in-one-turn",
+        "A48: a request is read in steps, in every depth",
+        never(),
+        "tests/proto/kafka/test_schema.py::test_what_is_long_is_read_and_written_in_steps",
+    ),
+    one_change(
+        "answers-are-written-in-one-turn",
+        "A48: an answer is written in steps, in every depth",
+        never(),
+        "tests/proto/kafka/test_schema.py::test_what_is_long_is_read_and_written_in_steps",
+    ),
+    one_change(
+        "awaited-items-hold-the-loop",
+        "A48: items that are awaited one after the other have a slice of them in a turn",
+        never(),
+        f"{_TURNS}::test_items_that_are_awaited_have_a_slice_at_a_time",
+    ),
+    one_change(
+        "the-controller-is-asked-for-all-at-once",
+        "A48: the controller is asked for some items after the others",
+        part("start + ASKED_MAX", "None"),
+        f"{_ADMIN}::test_the_controller_is_asked_for_some_after_the_others",
+    ),
+    one_change(
+        "metadata-is-encoded-in-one-turn",
+        "A48: the partitions of a topic are encoded in steps",
+        never(),
+        "tests/cluster/broker/test_kafka_metadata.py::test_metadata_of_many_partitions_is_encoded_in_steps",
     ),
 )

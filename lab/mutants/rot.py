@@ -30,6 +30,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_SCRUB}::test_a_segment_that_left_the_log_is_not_written",
     ),
     one_change(
+        "holes-mended-meanwhile-are-found",
+        "B19: a scrub says what is rotten when it ends",
+        always(),
+        f"{_SCRUB}::test_a_hole_that_is_mended_during_a_scrub_is_none",
+    ),
+    one_change(
         "what-stands-in-a-hole-is-a-batch",
         "B19: an entry of an index that lies in a hole leads behind it",
         part("hole.position <= position < hole.end", "False"),

@@ -1,13 +1,14 @@
-"""Mutants of what is copied to the object store, read from it and deleted there (rules B19 and B23)."""
+"""Mutants of what is copied to the object store, read from it and deleted there (rules B19, B23 and B56)."""
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, always, condition, never, one_change, part, value
+from lab.mutants.mutant import Mutant, always, condition, never, one_change, part, removed, value
 
 _COPYING = "tests/log/tier/test_copying.py"
 _READING = "tests/log/tier/test_reading.py"
 _REAPING = "tests/log/tier/test_reaping.py"
 _CONTRACT = "tests/log/tier/test_store_contract.py"
+_LEFT = "tests/log/tier/test_left_attempts.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -66,5 +67,30 @@ TABLE: tuple[Mutant, ...] = (
         "B23: objects of a topic that is not known go by evidence of its deletion alone",
         value("True"),
         f"{_REAPING}::test_an_unknown_topic_goes_by_evidence_alone",
+    ),
+    one_change(
+        "attempts-have-no-lock",
+        "B56: a file that is being written has its writer's lock",
+        removed(),
+        f"{_LEFT}::test_what_this_process_is_writing_stays",
+    ),
+    one_change(
+        "what-is-being-written-is-deleted",
+        "B56: a file goes only where its lock is free",
+        removed(),
+        f"{_LEFT}::test_what_a_killed_process_has_left_is_deleted_by_the_next_that_writes",
+    ),
+    one_change(
+        "locks-of-other-machines-are-believed-at-once",
+        "B56: a file of another machine is watched before its lock counts",
+        part("now_s - since_s >= UNTOUCHED_S", "True"),
+        f"{_LEFT}::test_a_file_of_another_machine_is_watched_first",
+        f"{_LEFT}::test_a_file_of_an_older_build_is_watched_first",
+    ),
+    one_change(
+        "another-file-of-the-name-is-deleted",
+        "B56: a file that got its name is no other one that has its old name",
+        never(),
+        f"{_LEFT}::test_a_file_that_has_got_its_name_is_no_other_one_of_its_old_name",
     ),
 )

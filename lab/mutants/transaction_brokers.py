@@ -7,6 +7,8 @@ from lab.mutants.mutant import Mutant, always, never, one_change, part, removed,
 _ORDERS = "tests/cluster/transactions/test_marker_orders.py"
 _MARKERS = "tests/cluster/transactions/test_markers.py"
 _WIRE = "tests/cluster/broker/test_kafka_transactional_produce.py"
+_LOST = "tests/schedules/transactions/test_lost_markers.py"
+_ASKED = "tests/cluster/transactions/test_lost_markers.py"
 _TOLD = "tests/cluster/broker/test_first_appends.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -129,5 +131,47 @@ TABLE: tuple[Mutant, ...] = (
         "C21: a producer's own markers push none out",
         always(),
         f"{_MARKERS}::test_135_a_late_copy_comes_behind_many_markers_of_others",
+    ),
+    one_change(
+        "unclean-leaders-ask-nobody",
+        "C29: a leader elected uncleanly asks what became of open transactions (schedule 181)",
+        always(),
+        f"{_LOST}::test_181_an_unclean_election_loses_a_marker[holds]",
+    ),
+    one_change(
+        "what-is-unknown-is-committed",
+        "C29: what is not known to be committed is aborted (schedule 182)",
+        value("outcome is not Outcome.ABORTED"),
+        f"{_LOST}::test_182_the_decision_is_forgotten[holds]",
+    ),
+    one_change(
+        "unsettled-producers-write",
+        "C29: nothing is taken of a producer until it is known what became of its transaction (schedule 183)",
+        never(),
+        f"{_LOST}::test_183_the_next_transaction_joins_the_lost_one[holds]",
+    ),
+    one_change(
+        "a-coordinator-that-is-silent-knows-nothing",
+        "C29: a transaction is unknown once every coordinator has said so",
+        always(),
+        f"{_ASKED}::test_a_coordinator_that_is_away_is_waited_for",
+    ),
+    one_change(
+        "a-later-decision-counts",
+        "C29: a decision counts for the transaction that it was made of",
+        never(),
+        f"{_ASKED}::test_what_a_coordinator_says",
+    ),
+    one_change(
+        "markers-of-an-older-leadership-count",
+        "C28: a leader refuses a marker that was sent to an earlier leadership (schedule 180)",
+        part("leader_epoch", "-1"),
+        "tests/replica/test_transactions.py::test_whom_a_marker_is_refused",
+    ),
+    one_change(
+        "markers-name-no-leadership",
+        "C28: a coordinator says to which leadership it sends a marker (schedule 180)",
+        part("one.leader_epoch", "ANY_EPOCH"),
+        f"{_MARKERS}::test_markers_follow_the_leader",
     ),
 )

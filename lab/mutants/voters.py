@@ -58,6 +58,12 @@ TABLE: tuple[Mutant, ...] = (
         value("not self.node.is_voter"),
         f"{_DYNAMIC}::test_kafka_17608_a_leader_that_removes_itself_counts_the_others_alone",
     ),
+    one_change(
+        "whoever-asks-moves-a-voter",
+        "A36: what a voter's fetches say of where it listens outdoes a request in its name",
+        never(),
+        f"{_DYNAMIC}::test_a_voter_tells_where_it_listens",
+    ),
     Mutant(
         "a-removed-leader-stays",
         "A36: and resigns then",
@@ -123,6 +129,18 @@ TABLE: tuple[Mutant, ...] = (
         "A37: an answer says where the leader is",
         always(),
         f"{_QUORUM}::test_a_newcomer_that_knows_one_address_finds_a_leader_elsewhere",
+    ),
+    one_change(
+        "a-voter-that-moved-is-looked-for-nowhere",
+        "A37: a voter that is not found where it is known to be is looked for at the bootstrap addresses",
+        always(),
+        f"{_QUORUM}::test_voters_that_have_all_moved_find_each_other",
+    ),
+    one_change(
+        "who-answers-for-another-is-asked-again",
+        "A37: and at the next one where another node answers",
+        never(),
+        f"{_QUORUM}::test_voters_that_have_all_moved_find_each_other",
     ),
     Mutant(
         "who-was-removed-asks-again",

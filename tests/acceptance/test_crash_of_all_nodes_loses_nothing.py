@@ -6,15 +6,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from strandline.cli.main import main
 from strandline.cluster.node.dev import DevCluster
 from strandline.log.checkpoints import RECOVERY_POINTS
 from tests.acceptance.helpers import (
@@ -40,9 +40,8 @@ def cluster() -> Iterator[DevCluster]:
         yield running
 
 
-def strandline(cluster: DevCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "strandline.cli.main", *words, "--bootstrap", cluster.responsive]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def strandline(cluster: DevCluster, *words: str) -> Result:
+    return CliRunner().invoke(main, [*words, "--bootstrap", cluster.responsive])
 
 
 def directory(cluster: DevCluster, node: int, topic: str) -> Path:
@@ -188,12 +187,12 @@ def test_only_a_log_in_doubt_is_left_and_the_operator_decides(cluster: DevCluste
     wait_leaderless(cluster, "doubt", [stale, leader])
 
     shown = strandline(cluster, "topic", "describe", "doubt")
-    assert shown.returncode == 0, shown.stderr
+    assert shown.exit_code == 0, shown.stderr
     [advice] = [line for line in shown.stdout.splitlines() if "has no leader" in line]
     command = advice.partition("holds: strandline ")[2].split()
     assert command == ["topic", "elect", "doubt", "--partition", "0", "--unclean", "--dry-run"]
     told = strandline(cluster, *command, "--output", "json")
-    assert told.returncode == 0, told.stderr
+    assert told.exit_code == 0, told.stderr
     [preview] = json.loads(told.stdout)
     assert f"Broker {leader} would lead" in preview["message"], preview
     why = f"Nobody leads: broker {gone}, which had all that was acknowledged, is away."
@@ -202,5 +201,5 @@ def test_only_a_log_in_doubt_is_left_and_the_operator_decides(cluster: DevCluste
     assert f"broker {leader} (up, in doubt, log end {len(SENT) - 1} " in preview["message"]
 
     held = strandline(cluster, *command[:-1], "--yes")
-    assert held.returncode == 0, held.stderr
+    assert held.exit_code == 0, held.stderr
     assert read_all(cluster, "doubt") == SENT[:-1]

@@ -32,7 +32,9 @@ pytestmark = pytest.mark.timeout(900)
 EARLIER = "53dd7cb1"
 """The last build before there were levels."""
 
-HALF_UP_S = 60
+WITH_LEVELS = "d416473d"
+"""The first build that was rolled by this test: it knows metadata.version 2, and transactions."""
+
 TIERED_RECORDS = 400
 
 
@@ -114,16 +116,19 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def wheels(earlier: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The wheels of the earlier build and of this one, unpacked."""
-    work = tmp_path_factory.mktemp("wheels")
-    return wheel_of(earlier, work / "earlier"), wheel_of(ROOT, work / "present")
+def present(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this build, unpacked."""
+    return wheel_of(ROOT, tmp_path_factory.mktemp("present") / "wheel")
 
 
-def test_wheels_are_rolled_up_and_down_and_up_and_finalized(wheels: tuple[Path, Path], tmp_path: Path) -> None:
-    """Half up for a while with kills, all up, all down, all up, finalized: every record read, every group, user, entry
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize(("commit", "old_level", "half_up_s"), [(EARLIER, 1, 600), (WITH_LEVELS, 2, 60)])
+def test_wheels_are_rolled_up_and_down_and_up_and_finalized(
+    present: Path, tmp_path: Path, commit: str, old_level: int, half_up_s: int
+) -> None:
+    """Half up for so long with kills, all up, all down, all up, finalized: every record read, every group, user, entry
     of access, quota, tier and lake where it was. Then the earlier build changes nothing of a node's directory."""
-    old, new = wheels
+    old, new = wheel_of(sources_of(commit, tmp_path / "sources"), tmp_path / "wheel"), present
     chance = random.Random(34)
     store = tmp_path / "store"
     store.mkdir()
@@ -132,15 +137,17 @@ def test_wheels_are_rolled_up_and_down_and_up_and_finalized(wheels: tuple[Path, 
         make_topic(cluster, "t", partitions=3)
         kept = Kept(cluster, tmp_path / "lake")
         load = Load(cluster.bootstrap, "t", "g")
+        kills = 0
         with load.running():
             load.wait_more()
             kept.holds()
             cluster.roll(1, new)
-            until = time.monotonic() + HALF_UP_S
+            until = time.monotonic() + half_up_s
             while time.monotonic() < until:
                 node = chance.choice(cluster.broker_ids)
                 cluster.roll(node, cluster.builds[node], kill=True)
                 load.wait_more(50)
+                kills += 1
             assert "blocked" in run(cluster, "upgrade", "check", expect=1).stdout
             kept.holds()
             for build, kill in ((new, False), (old, False), (new, True)):
@@ -148,7 +155,7 @@ def test_wheels_are_rolled_up_and_down_and_up_and_finalized(wheels: tuple[Path, 
                     cluster.roll(node, build, kill=kill)
                 load.wait_more()
                 kept.holds()
-                assert level(cluster) == 1
+                assert level(cluster) == old_level
             run(cluster, "upgrade", "finalize")
             eventually(lambda: level(cluster) == NEWEST_LEVEL)
             load.wait_more()
@@ -159,6 +166,7 @@ def test_wheels_are_rolled_up_and_down_and_up_and_finalized(wheels: tuple[Path, 
             load.wait_more()
             kept.holds()
         load.hold(committed(cluster, "g"))
+    print(f"half up for {half_up_s} s with {kills} kills; {len(load.acknowledged)} records acknowledged, all read")
 
 
 def _is_refused(cluster: RollingCluster, node: int, old: Path) -> None:

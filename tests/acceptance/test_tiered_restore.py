@@ -15,7 +15,9 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from click.testing import CliRunner
 
+from strandline.cli.main import main
 from strandline.client import EARLIEST, LATEST, LATEST_TIERED, Admin, Consumer, Producer
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.system import SystemClock
@@ -80,7 +82,7 @@ def seen_by_confluent(bootstrap: str, partition: int, end: int) -> list[Seen]:
         consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, 0)])
         while len(found) < end:
             assert time.monotonic() < deadline, f"{len(found)} of {end} records"
-            for one in consumer.consume(200, timeout=0.5):
+            for one in consumer.consume(min(200, end - len(found)), timeout=0.5):  # it waits until it has so many
                 assert one.error() is None
                 headers = tuple((name, value) for name, value in one.headers() or [])
                 found.append((one.offset(), one.timestamp()[1], one.key(), one.value(), headers))
@@ -112,22 +114,20 @@ def read(bootstrap: str, ends: Sequence[int]) -> list[list[Seen]]:
 
 
 def command(bootstrap: str, store: Path | str, *words: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "strandline.cli.main", "tier", "restore", TOPIC, "-b", bootstrap),
-        *("--store", url_of(store), "-o", "json", *words),
-    ]
+    """The words of the command, behind `strandline`."""
+    return ["tier", "restore", TOPIC, "-b", bootstrap, "--store", url_of(store), "-o", "json", *words]
 
 
 def restore(bootstrap: str, store: Path | str, *words: str) -> dict[str, Any]:
-    done = subprocess.run(command(bootstrap, store, *words), capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(main, command(bootstrap, store, *words))
+    assert done.exit_code == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 
 def refused(bootstrap: str, store: Path, *words: str) -> str:
-    done = subprocess.run(command(bootstrap, store, *words), capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1, done.stderr
+    done = CliRunner().invoke(main, command(bootstrap, store, *words))
+    assert done.exit_code == 1, (done.stdout, done.stderr)
     return done.stderr
 
 
@@ -200,17 +200,18 @@ def test_a_topic_outlives_its_cluster(lost: tuple[Path, list[int], list[list[See
         after = objects(store)
         assert {key: size for key, size in after.items() if key in before} == before
 
-    verified = subprocess.run(
-        [sys.executable, "-m", "strandline.cli.main", "tier", "verify", "--store", f"file://{store}"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert verified.returncode == 0, verified.stdout
+    verified = CliRunner().invoke(main, ["tier", "verify", "--store", f"file://{store}"])
+    assert verified.exit_code == 0, verified.stdout
 
 
 def kill_in_the_middle(cluster: DevCluster, store: Path, before: dict[str, int]) -> None:
     """Begin, and kill once a whole segment has come to what was there before: its log comes last, and several segments
     are on their way at a time."""
-    running = subprocess.Popen(command(cluster.bootstrap, store), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "strandline.cli.main", *command(cluster.bootstrap, store)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         deadline = time.monotonic() + 60
         while not any(key.endswith(".log") and key not in before and "attempts/" not in key for key in objects(store)):
@@ -253,10 +254,7 @@ def test_into_another_store(lost: tuple[Path, list[int], list[list[Seen]]], tmp_
 
 
 def dry_run(cluster: DevCluster, store: Path, *words: str) -> str:
-    done = subprocess.run(
-        command(cluster.bootstrap, store, *words, "--dry-run"), capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.stderr
+    return CliRunner().invoke(main, command(cluster.bootstrap, store, *words, "--dry-run")).stderr
 
 
 @pytest.fixture

@@ -56,10 +56,10 @@ def secured() -> int:
     return next(seed for seed, asking in drawn if asking is not None and asking.quotas and asking.session_ms)
 
 
-@pytest.mark.parametrize("seed", [1, with_services(), secured()])
-def test_the_cluster_too(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "processes"), [(1, 2), (with_services(), 4), (secured(), 4)])
+def test_the_cluster_too(seed: int, processes: int) -> None:
     """The production nodes, clients, listeners and logs: nothing of the process they run in reaches the run."""
-    seen = traces(["lab.selftest", str(seed), "cluster"], processes=4)
+    seen = traces(["lab.selftest", str(seed), "cluster"], processes)
     assert len(seen) == 1, seen
 
 

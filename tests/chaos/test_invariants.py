@@ -28,6 +28,7 @@ from strandline.chaos.checkers.quorum import (
     NoLogDivergence,
     QuorumChecks,
     QuorumView,
+    RemovedLeaderResigns,
     SingleLeader,
     VotedOnce,
     VoterSetsMeet,
@@ -37,9 +38,9 @@ from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.controller.quorum.api import CommittedBatch
 from strandline.controller.raft.log_summary import LogSummary
-from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
+from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey, VotersChange
 from strandline.log.batch import Record, build_batch
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import Endpoint, NodeId
 
 VIEW = QuorumView(
     node=1,
@@ -116,6 +117,36 @@ def test_committed_voter_sets_are_one_sequence_whose_majorities_meet() -> None:
     assert flags(VoterSetsMeet().check, said(-1, 1, 2, 3), said(4, 1)) == "VoterSetsMeet"
     assert flags(VoterSetsMeet().check, first, grown, said(4, 1, 3, node=3)) == "VoterSetsMeet"
     assert flags(VoterSetsMeet().check, first, grown, said(7, 1, 3, high_watermark=7)) == ""
+    assert flags(VoterSetsMeet().check, grown, said(6, 1, 2, 3, 4)) == "VoterSetsMeet"  # two came at once
+
+
+def test_voter_sets_that_came_between_two_looks_are_seen() -> None:
+    """A log says them all: two steps between two looks are two, and one that leaves a step out is seen."""
+
+    def looked(*sets: tuple[int, ...]) -> QuorumView:
+        keys = [tuple(ReplicaKey(NodeId(node), UUID(int=node)) for node in nodes) for nodes in sets]
+        endpoints = [tuple(Endpoint(f"n{node}", 1) for node in nodes) for nodes in sets]
+        said = [(3 * at, VotersChange(keys[at], 1, endpoints[at])) for at in range(len(sets))]
+        summary = LogSummary(end_offset=20, epochs=((1, 0),), voters=tuple(said))
+        majority = len(keys[-1]) // 2 + 1
+        facts = {"voters": keys[-1], "majority": majority, "voters_offset": said[-1][0], "log": summary}
+        return view(high_watermark=20, **facts)
+
+    begun = looked((1,))
+    assert flags(VoterSetsMeet().check, begun, looked((1,), (1, 2), (1, 2, 3), (2, 3), (3,))) == ""
+    assert flags(VoterSetsMeet().check, begun, looked((1,), (1, 2), (1, 2, 3, 4), (2, 3, 4))) == "VoterSetsMeet"
+    assert flags(VoterSetsMeet().check, begun, looked((1,), (2,), (1,))) == "VoterSetsMeet"
+
+
+def test_a_removed_leader_resigns() -> None:
+    """Once its removal is committed it commits what was in its log by then, at most; before that it leads on."""
+    others = tuple(ReplicaKey(NodeId(node), UUID(int=node)) for node in (2, 3))
+    removed = {"leading": True, "voters": others, "voters_offset": 4}
+    at = [view(log_end=end, high_watermark=known, **removed) for end, known in ((5, 4), (7, 5), (9, 7), (9, 8))]
+    assert flags(RemovedLeaderResigns().check, *at[:3]) == ""
+    assert flags(RemovedLeaderResigns().check, *at) == "RemovedLeaderResigns"
+    votes = {**removed, "voters": (ReplicaKey(NodeId(1), UUID(int=1)), *others)}
+    assert flags(RemovedLeaderResigns().check, *at[:3], view(log_end=9, high_watermark=8, **votes)) == ""
 
 
 def test_monotonic_high_watermark() -> None:

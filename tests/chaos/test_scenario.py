@@ -46,6 +46,23 @@ def test_partitions_move_under_faults() -> None:
         assert reached[f"reassignment-{mark}"] > 0, mark
 
 
+def test_voters_come_and_go_under_faults() -> None:
+    """Rules A36 to A38 with brokers and clients: kraft.version is raised in the middle of faults, controllers are made
+    voters and removed, and every one of them votes once all is whole."""
+    figures = ScenarioRun(37000011).execute()
+    assert figures["voter_changes"] > 0
+    for mark in ("kraft-version-raised", "voter-added", "voter-removed"):
+        assert figures["marks"].get(mark, 0) > 0, mark
+
+
+def test_brokers_are_drained_under_faults() -> None:
+    """Rules B47 and B49: by the planner and the blocking admin client, as the commands do; the last one when all is
+    whole, until nothing of a partition lies on the broker's disks."""
+    figures = ScenarioRun(37000017).execute()
+    assert figures["drains"]["drained"] > 1
+    assert figures["drains"]["uncordoned"] > 1
+
+
 @pytest.mark.parametrize("name", sorted(CATCHERS))
 def test_a_broken_rule_is_caught(name: str) -> None:
     """The mutation check (rule E6): one rule removed, some seed fails, by an invariant and not by an accident."""

@@ -16,7 +16,7 @@ import pytest
 from strandline.chaos.checkers.batches import StoredBatch
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.partitions import Known
-from strandline.chaos.checkers.producers import check_producers
+from strandline.chaos.checkers.replicas import check_producers
 from strandline.chaos.checkers.tiers import NothingLeaks, TierCoversTheLog, TierIsStored, batches_in, object_key
 from strandline.chaos.cli import make_run
 from strandline.chaos.nemesis.kinds import STORE_KINDS

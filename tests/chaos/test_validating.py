@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.chaos.other_clients import ValidatingConsumer
 from strandline.chaos.sim.ports import Ports
-from strandline.chaos.validating import ValidatingConsumer
 from strandline.client.aio import Consumer
 from strandline.proto.ids import TopicPartition
 from tests.client.broker import BOOTSTRAP, ScriptedCluster, play

@@ -310,7 +310,7 @@ def test_group_list_says_how_far_each_group_is(run: Run, cluster: Any, topic: st
         admin.delete_groups([one, other])
         assert listed() == {}
     refused = run("topic", "delete", "__consumer_offsets", topic, "--yes", expect=2).stderr
-    assert "__consumer_offsets is of the cluster itself, and nothing was deleted" in refused
+    assert "nothing was deleted: __consumer_offsets is of the cluster itself, and where every group stands" in refused
     wanted = run("topic", "delete", "__consumer_offsets", "--internal", "--dry-run").stdout
     assert wanted.startswith("would delete topic __consumer_offsets: ")
 

@@ -35,10 +35,9 @@ from strandline.client.types import ConfigResource
 from strandline.controller.metadata.features import NEWEST_LEVEL
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
-from strandline.proto.kafka import kio_modules
 from strandline.proto.kafka.access import ACCESS, OPEN
 from strandline.proto.kafka.apis import Api
-from strandline.proto.kafka.schema import knows
+from strandline.proto.kafka.schema import kind_of, knows
 from tests.client.members import simulate
 from tests.client.test_limits import ADMIN, MANY, TOPIC
 
@@ -56,9 +55,7 @@ def kinds(api: Api, side: str) -> list[type]:
     """The messages of an API, in the versions that the client speaks."""
     low, high = SUPPORTED[api]
     found = [version for version in range(low, high + 1) if knows(api, version)]
-    return [
-        getattr(kio_modules.module(api.name.lower(), version, side), f"{api.title}{side.title()}") for version in found
-    ]
+    return [kind_of(api, version, side) for version in found]
 
 
 def parts_of(kind: type, name: str) -> type:

@@ -80,6 +80,29 @@ def test_a_batch_that_times_out_leaves_a_gap_that_the_next_epoch_closes() -> Non
     assert [record.value for record in cluster.records[WHERE]] == [b"0", b"behind", b"after"]
 
 
+def test_records_that_come_faster_than_they_are_taken_are_acknowledged_as_fast_as_they_are() -> None:
+    """Rule C23: a broker takes ten batches a second, and ten times as many come. Each would go out just before
+    its time is over, and its answer come too late: everything is written, and nothing acknowledged."""
+    outcomes: list[Any] = []
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        settings = {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_500, "batch_size": 1, "linger_ms": 0}
+        async with producer(ports, **settings, max_request_size=1_000) as sender:
+            await sender.send_and_wait("t", b"0", partition=0)
+            cluster.on_produce = lambda _: Act(delay_ms=100)
+            waiting = []
+            for _ in range(1_000):
+                waiting.append(await sender.send("t", bytes(900), partition=0))
+                await asyncio.sleep(0.01)
+            outcomes.extend(await asyncio.gather(*waiting, return_exceptions=True))
+
+    cluster = play(scenario, {"t": 1})
+    written, acked = len(cluster.records[WHERE]) - 1, sum(not isinstance(one, Exception) for one in outcomes)
+    assert acked > written * 3 / 4, (acked, written)
+    unsent = [one for one in outcomes if isinstance(one, DeliveryTimeout) and "they are not in the log" in str(one)]
+    assert len(unsent) + written >= len(outcomes), "of what was not sent it is known"
+
+
 def test_an_expired_batch_that_was_written_after_all_is_not_followed_by_a_duplicate() -> None:
     """The broker appended it and its answer was lost: what is behind is taken under its old number."""
 

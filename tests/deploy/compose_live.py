@@ -26,6 +26,7 @@ from lab.compose import image as compose_image
 from lab.compose.cluster import READY_S, ComposeCluster, free_ports
 from lab.compose.engine import Engine, EngineError, NoEngine
 from strandline.chaos.live.runner import LiveRun, RunOptions
+from tests.acceptance.rolling import sources_of
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
@@ -50,23 +51,45 @@ def say() -> Say:
 
 
 @pytest.fixture(scope="session")
-def engine(say: Say) -> Iterator[Engine]:
-    """An engine with the image on it."""
+def bare(say: Say) -> Iterator[Engine]:
+    """An engine."""
     try:
         with Engine() as running:
             say(f"engine {running.version()}")
-            base = compose_image.base_image(running, BASE)
-            say(f"base {base}")
-            compose_image.build(running, ROOT, base=base, tag=IMAGE)
-            say("built " + running.docker("images", "--format", "{{.Repository}}:{{.Tag}} {{.Size}}", IMAGE).strip())
-            try:
-                yield running
-            finally:
-                if not running.own:
-                    running.docker("image", "rm", IMAGE)
+            yield running
         say("the engine is gone" if running.own else "the engine is as it was")
     except NoEngine as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def base(bare: Engine, say: Say) -> str:
+    """The name of a base image that the engine has, or can pull."""
+    try:
+        name = compose_image.base_image(bare, BASE)
+    except NoEngine as reason:
+        pytest.skip(str(reason))
+    say(f"base {name}")
+    return name
+
+
+@pytest.fixture(scope="session")
+def engine(bare: Engine, base: str, say: Say) -> Iterator[Engine]:
+    """An engine with the image on it."""
+    with built(bare, ROOT, base, IMAGE, say):
+        yield bare
+
+
+@contextmanager
+def built(engine: Engine, repository: Path, base: str, tag: str, say: Say) -> Iterator[None]:
+    """The image of a source tree, for as long as the block lasts."""
+    compose_image.build(engine, repository, base=base, tag=tag)
+    say("built " + engine.docker("images", "--format", "{{.Repository}}:{{.Tag}} {{.Size}}", tag).strip())
+    try:
+        yield
+    finally:
+        if not engine.own:
+            engine.docker("image", "rm", tag)
 
 
 @pytest.fixture(scope="class")
@@ -329,3 +352,67 @@ class TestSmall:
         check_inside_and_outside(small, say)
         faults = ["isolate", "kill-leader", "kill-all", "pause"]
         storm(small, say, tmp_path, RunOptions(faults, 0.5, 11, CLIENTS, every_fault=True))
+
+
+class Reader:
+    """Somebody with a checkout, who types what the pages say: under names and on ports that nobody else uses."""
+
+    def __init__(self, engine: Engine, base: str, image: str) -> None:
+        self._engine = engine
+        self._build = compose_image.build_options(engine, base)
+        self._checkout = engine.directory / "checkout"
+        self._checkout.mkdir()
+        compose_image.copy_sources(ROOT, self._checkout)
+        shutil.copy(DEPLOY / "compose.yaml", self._checkout / "deploy")
+        ports = free_ports(3)
+        self._environment = {f"STRANDLINE_PORT_{number}": str(port) for number, port in enumerate(ports, 1)}
+        self._environment |= compose_image.WITHOUT_BUILDKIT
+        self._environment |= {"COMPOSE_PROJECT_NAME": f"strandline-typed-{ports[0]}", "STRANDLINE_IMAGE": image}
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def types(self, commands: str) -> str:
+        return self._engine.type(commands, self._checkout, self._environment, self._build, 900)
+
+
+COMPOSE = "docker compose -f deploy/compose.yaml"
+BEFORE_LEVELS = "53dd7cb1"
+"""The last build before there were levels: the one that tests/acceptance/test_rolling_upgrade.py rolls."""
+
+
+def typed_with_compose() -> tuple[str, str]:
+    """(the recipe of docs/upgrade.md, the loop in it that makes one service after the other anew)."""
+    section = (ROOT / "docs" / "upgrade.md").read_text().partition("## Typed, with compose\n")[2]
+    recipe = section.partition("```sh\n")[2].partition("```")[0]
+    loop = re.search(r"^for .*?^done$", recipe, re.MULTILINE | re.DOTALL)
+    assert loop is not None
+    return recipe, loop[0]
+
+
+@pytest.mark.timeout(3000)
+def test_an_upgrade_and_the_way_back_as_typed(bare: Engine, base: str, say: Say, tmp_path: Path) -> None:
+    """docs/upgrade.md, "Typed, with compose": up from an earlier build, back to it, up and finalized, under load."""
+    recipe, loop = typed_with_compose()
+    old, new = "strandline:old", "strandline:new"
+    assert f"-t {new} ." in recipe
+    earlier = sources_of(BEFORE_LEVELS, tmp_path / "earlier")
+    with built(bare, earlier, base, old, say):
+        reader = Reader(bare, base, old)
+        try:
+            reader.types(f"{COMPOSE} up -d\n{loop}")
+            reader.types(f"{COMPOSE} exec broker-1 strandline topic create upgrade --partitions 1")
+            say("up, with the earlier build")
+            with sending(reader.bootstrap, "upgrade") as acked:
+                reader.types(recipe.partition(loop)[0] + loop)
+                say("rolled up")
+                reader.types(f"export STRANDLINE_IMAGE={old}\n{loop}")
+                say("rolled back")
+                told = reader.types(recipe)
+                say("rolled up, and finalized")
+            assert "metadata.version went from 1 to" in told, told[-3000:]
+            assert "nothing to finalize" in reader.types(f"{COMPOSE} exec broker-1 strandline upgrade check")
+            assert consume_outside(reader.bootstrap, "upgrade", len(acked)) == acked
+            say(f"{len(acked)} sends, all acknowledged, and read")
+        finally:
+            reader.types(f"{COMPOSE} down --volumes")
+            with contextlib.suppress(EngineError):
+                bare.docker("image", "rm", new)

@@ -40,6 +40,14 @@ def run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess
     )
 
 
+def run_imported(environment: dict[str, str], *words: str) -> set[str]:
+    """The modules of ours that the entry point imports: all that a health check costs."""
+    command = [sys.executable, "-X", "importtime", *ENTRY_POINT[1:], *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    return {name for name in names if name.startswith("strandline")}
+
+
 @contextmanager
 def running(environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[str]]:
     """A node that said it is ready; killed at the end if it still runs."""
@@ -70,6 +78,9 @@ def test_an_empty_volume_is_formatted_once_and_the_node_serves(environment: dict
         identity = (volume / "data" / "meta.properties").read_bytes()
         healthy = run(environment, "health")
         assert (healthy.returncode, json.loads(healthy.stdout)["ok"]) == (0, True)
+        least = run_imported(environment, "health")
+        assert "strandline.cluster.node.config_values" in least
+        assert "strandline.cluster.node.config" not in least
         node.send_signal(signal.SIGTERM)
         assert node.wait(20) == 0
         assert "clean=True" in log.read_text()

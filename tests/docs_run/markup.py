@@ -77,6 +77,29 @@ def parse(page: Path) -> Document:
     return Document.parse(str(page), _blocks, _directives, _skips, _strangers)
 
 
+def programs(document: Document) -> Iterable[tuple[int, str]]:
+    """(line, text) of each program that the page runs; nothing is run."""
+    beginning: str | None = ""
+    left_out = False
+    for example in document:
+        evaluator = example.region.evaluator
+        if evaluator is _note_beginning:
+            beginning = None
+        elif evaluator is _run_program and not left_out:
+            yield example.line, (beginning or "") + example.parsed
+            if beginning is None:
+                beginning = example.parsed + "\n"
+        if evaluator not in _MARKS.values():
+            left_out = isinstance(example.parsed, tuple)  # (action, reason) of a skip
+
+
+def check_files(document: Document) -> None:
+    """Each part of a file stands in it as the page shows it. Raises AssertionError."""
+    for example in document:
+        if example.region.evaluator is _compare_file:
+            _compare_file(example)
+
+
 def finish(document: Document) -> None:
     """At the end of a page: everything that was printed has been compared, and what should run still runs."""
     session: Session = document.namespace[SESSION]

@@ -187,3 +187,20 @@ def test_a_page_of_the_documentation() -> None:
 def test_every_page_can_be_run() -> None:
     """Every block of the pages has a language, every one that is left out a reason: `make docs-run` runs the rest."""
     assert {page for page, document in DOCUMENTS.items() if list(document)} == set(DOCUMENTS)
+
+
+def test_every_program_names_what_it_uses(tmp_path: Path) -> None:
+    """A part of a program is no program: it fails with the first name that nothing has made."""
+    for page, document in DOCUMENTS.items():
+        for line, text in markup.programs(document):
+            (tmp_path / f"{page.replace('/', '_')}_{line}.py").write_text(text)
+    assert len(list(tmp_path.iterdir())) > 20
+    command = ["ruff", "check", "--isolated", "--no-cache", "--select", "F821", "--output-format", "concise", tmp_path]
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_part_of_a_file_stands_in_it() -> None:
+    """The page and the example are changed together, though `make docs-run` runs now and then alone."""
+    for document in DOCUMENTS.values():
+        markup.check_files(document)

@@ -13,6 +13,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from strandline.cluster.node.audit_partitions import APPEND_AUDIT
+from strandline.cluster.transactions.lost_markers import TRANSACTION_OUTCOMES
 from strandline.cluster.transactions.marker_writes import WRITE_MARKERS
 from strandline.cluster.transactions.verification import VERIFY_PARTITIONS
 from strandline.controller import methods
@@ -32,6 +33,7 @@ ALL_METHODS = (
     APPEND_AUDIT,
     WRITE_MARKERS,
     VERIFY_PARTITIONS,
+    TRANSACTION_OUTCOMES,
 )
 
 SCALARS = {

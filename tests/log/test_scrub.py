@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -105,6 +106,35 @@ def test_whatever_rots_is_healed(tmp_path_factory: pytest.TempPathFactory, posit
         heal(log, batches)
         assert path.read_bytes() == whole
         assert scrub(log) == []
+
+
+def test_a_hole_that_is_mended_during_a_scrub_is_none(tmp_path: Path) -> None:
+    """What the scrub read before it was written over is no rot: it would be asked for, and counted, once more."""
+    with written(tmp_path) as (log, batches, path):
+        flip(path, 2 * len(batches[0]) + LENGTH, 1)
+        [hole] = scrub(log)
+
+        async def mended_meanwhile() -> list[Hole]:
+            async def pace(_: int) -> None:
+                await asyncio.sleep(0)
+
+            found = asyncio.create_task(SegmentScrub(log, log.segments[-1], pace).holes())
+            while hole.position not in reads:
+                await asyncio.sleep(0)
+            heal(log, batches)
+            return await found
+
+        reads: list[int] = []
+        pread = log.disk.pread_cold
+
+        async def noted(file: Any, size: int, position: int) -> bytes:
+            data = await pread(file, size, position)
+            reads.append(position)
+            return data
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log.disk, "pread_cold", noted)
+            assert asyncio.run(mended_meanwhile()) == []
 
 
 def test_a_whole_log_has_no_holes(tmp_path: Path) -> None:

@@ -101,13 +101,14 @@ def test_whom_a_marker_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as cluster:
             cluster.create(min_insync_replicas=2)
+            cluster.controller.elect(TP, NodeId(1))  # once more, so that there was a leadership before
             leader = cluster[1]
             producer = Transactional(7, epoch=3)
             producer.coordinator_epoch = 5
 
-            async def order(replicas: ReplicaManager, marker: Marker, version: int = 1) -> Append:
+            async def order(replicas: ReplicaManager, marker: Marker, version: int = 1, epoch: int = -1) -> Append:
                 answered: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
-                waiting = replicas.append_marker(TP, marker, version, answered.set_result)
+                waiting = replicas.append_marker(TP, marker, version, answered.set_result, leader_epoch=epoch)
                 assert (waiting is None) == answered.done()
                 return await answered
 
@@ -119,6 +120,13 @@ def test_whom_a_marker_is_refused(tmp_path: Path) -> None:
             fenced = await order(leader.replicas, marker._replace(producer_epoch=2))
             assert (fenced.error, fenced.base_offset) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
             assert (await order(leader.replicas, marker, 2)).error is ErrorCode.INVALID_PRODUCER_EPOCH
+            leads_in = cluster.controller.state(TP).leader_epoch
+            for epoch, error in (
+                (leads_in - 1, ErrorCode.FENCED_LEADER_EPOCH),
+                (leads_in + 1, ErrorCode.UNKNOWN_LEADER_EPOCH),
+            ):
+                elsewhere = await order(leader.replicas, marker, epoch=epoch)
+                assert (elsewhere.error, elsewhere.base_offset) == (error, -1), "rule C28"
             unknown: list[Append] = []
             assert leader.replicas.append_marker(TopicPartition("no", 0), marker, 1, unknown.append) is None
             assert unknown[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -130,7 +138,8 @@ def test_whom_a_marker_is_refused(tmp_path: Path) -> None:
             assert leader.log_dir.logs[TP].log_end_offset == 1
             await cluster[2].start()
             await until(lambda: len(cluster.controller.state(TP).isr) == 2)
-            assert (await order(leader.replicas, marker)).error is ErrorCode.NONE
+            leads_in = cluster.controller.state(TP).leader_epoch
+            assert (await order(leader.replicas, marker, epoch=leads_in)).error is ErrorCode.NONE
             older = await order(leader.replicas, marker._replace(coordinator_epoch=4))
             assert older.error is ErrorCode.TRANSACTION_COORDINATOR_FENCED
             leader.replicas.directories.of(leader.path).room.ran_out()

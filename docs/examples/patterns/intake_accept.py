@@ -43,7 +43,7 @@ class Limits:
         return Send(DECIDED, json.dumps(order).encode(), key=record.key, partition=record.partition)
 
     def _read(self, partition: int) -> dict[str, set[str]]:
-        """Orders that were accepted before: up to the end of the log, so that it waits for transactions that are still open."""
+        """Orders accepted before: up to the end of the log, so that it waits for transactions that are still open."""
         accepted: dict[str, set[str]] = defaultdict(set)
         part = TopicPartition(DECIDED, partition)
         with Admin(self._bootstrap) as admin:

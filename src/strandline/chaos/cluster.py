@@ -22,6 +22,7 @@ from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
 from strandline.chaos.checkers.stored import find_directory
 from strandline.chaos.checkers.tiers import TierChecks
 from strandline.chaos.nemesis.operator import all_vote, force_vote
+from strandline.chaos.nemesis.voters import VoterOptions
 from strandline.chaos.quorum_scenario import compare_metadata_logs, view
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.object_store import SimStore, StoreConfig
@@ -36,7 +37,13 @@ from strandline.cluster.node.run_node import FAILED_STOP_S
 from strandline.controller import api, operations
 from strandline.controller.controller import Controller
 from strandline.controller.features_api import FeatureUpdate, UpdateFeaturesRequest, UpdateKind
-from strandline.controller.metadata.features import BEFORE_LEVELS, FIRST_LEVEL, METADATA_FEATURE, OWN_LEVELS
+from strandline.controller.metadata.features import (
+    BEFORE_LEVELS,
+    FIRST_LEVEL,
+    KRAFT_FEATURE,
+    METADATA_FEATURE,
+    OWN_LEVELS,
+)
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import PartitionRecord
 from strandline.controller.moves_api import AlterReassignmentsRequest, PartitionMove
@@ -100,17 +107,21 @@ class SimCluster:
         older: float = 0.0,
         features: Sequence[str] = (),
         transactions: TransactionChecks | None = None,
+        voters: VoterOptions | None = None,
     ) -> None:
         """`size` nodes, of which the first `controllers` (all, unless told) are voters too; `split`: `size` controllers
         and as many brokers. `users`: of SCRAM, as `strandline format --add-scram` has them; then clients log in.
         `directories`: of logs on each node, each on a disk of its own. `store`: how the object store behaves, for nodes
         whose `settings` name one. `older`: this share of all starts are those of a build from before there were levels,
         as in the middle of a rolling upgrade, and the cluster is at its level. `features`: levels that the cluster is
-        formatted at. `transactions`: checks of the logs that transactions are written to."""
+        formatted at. `transactions`: checks of the logs that transactions are written to. `voters`: they come and go;
+        the spare controllers are the last machines."""
         self.world = world
-        self.names = [f"n{number}" for number in range(1, (2 * size if split else size) + 1)]
-        self.controllers = self.names[:size] if controllers is None else self.names[:controllers]
-        self.brokers = self.names[size:] if split else self.names
+        nodes, spares = 2 * size if split else size, 0 if voters is None else voters.spares
+        self.names = [f"n{number}" for number in range(1, nodes + spares + 1)]
+        self.controllers = [*self.names[: size if controllers is None else controllers], *self.names[nodes:]]
+        self.brokers = self.names[size if split else 0 : nodes]
+        self._voters = voters
         self.live: dict[str, Live] = {}
         self.ever: list[Live] = []
         """Every node object there was."""
@@ -132,6 +143,8 @@ class SimCluster:
         self._older = older
         self._features = tuple(features)
         self.transactions = transactions
+        self.on_views: Callable[[Sequence[QuorumView]], None] = lambda _: None
+        """Gets what is seen of each quorum, whenever it is looked at."""
         self.ordered: Callable[[Sequence[str]], Sequence[str]] = self._draw_order
         """Order in which a start finds `log.dirs`."""
         self.store = SimStore(world.loop, split_seed(world.seed, "object store"), store)
@@ -201,9 +214,17 @@ class SimCluster:
                 "process.roles": ",".join(kind for kind, names in kinds.items() if name in names),
                 "listeners": f"{client}INTERNAL://{name}:{INTERNAL_PORT}",
                 "log.dirs": ",".join(self._paths),
+                **({} if self._voters is None else self._settings_of_voters(self._voters)),
                 **self._settings,
             }
         )
+
+    def _settings_of_voters(self, voters: VoterOptions) -> dict[str, str]:
+        controllers = (f"{name}:{INTERNAL_PORT}" for name in self.controllers)
+        return {
+            "controller.quorum.bootstrap.servers": ",".join(controllers),
+            "controller.quorum.auto.join.enable": str(voters.auto_join).lower(),
+        }
 
     def start(self, name: str) -> None:
         """Start a node's process."""
@@ -287,19 +308,20 @@ class SimCluster:
         an id of its own, which no voter set knows."""
         wipes = self.world.machines[name].disk.wipes - self._wiped_before.get(name, 0)
         first = 0 if self.cluster_id == CLUSTER_ID else _IDS_OF_A_CLUSTER
+        named = self._named_at_format(name, wipes)
         voters = tuple(
             Voter(
                 NodeId(int(voter[1:])),
                 UUID(int=first + int(voter[1:]) + (1_000 * wipes if voter == name else 0)),
                 Endpoint(voter, INTERNAL_PORT),
             )
-            for voter in self.controllers
+            for voter in named
         )
         # A new disk is formatted every other time as the documentation says: without a vote.
         advised = name in self.without_vote
         again = self._is_formatted(ports.disk)
         without_vote = name in self.controllers and ((wipes % 2 == 1 and not again) or advised)
-        new_voter = name in self.controllers and name not in self._born
+        new_voter = name in named and name not in self._born
         format_directory(
             ports.disk,
             config,
@@ -315,9 +337,31 @@ class SimCluster:
         self._born[name] = None
         self.without_vote.pop(name, None)
 
+    def _named_at_format(self, name: str, wipes: int) -> Sequence[str]:
+        """The voters that are named as a machine is formatted; none where they come and go, but to the first ones."""
+        chosen = self._voters
+        if chosen is None:
+            return self.controllers
+        spares = len(self.controllers) - chosen.spares
+        first = self.controllers[: chosen.first_voters or spares]
+        comes_later = bool(wipes) or name in self.without_vote
+        if self.voters_come_and_go and (name not in first or comes_later):
+            return ()
+        return () if name in self.controllers[spares:] else first
+
+    @property
+    def voters_come_and_go(self) -> bool:
+        """True if the cluster has kraft.version 1, by the newest image, or since its format."""
+        image = self.newest_image()
+        at_format = self._voters is not None and self._voters.first_voters > 0
+        return at_format or (image is not None and image.finalized.get(KRAFT_FEATURE, 0) > 0)
+
     @property
     def _levels_of_format(self) -> tuple[str, ...]:
-        return (f"{METADATA_FEATURE}={FIRST_LEVEL}",) if self._older else self._features
+        if self._older:
+            return (f"{METADATA_FEATURE}={FIRST_LEVEL}",)
+        level = int(self._voters is not None and self._voters.first_voters > 0)
+        return (*self._features, f"{KRAFT_FEATURE}={level}") if level else self._features
 
     def stop(self, name: str) -> None:
         """Ask a node for a controlled shutdown; its process ends when that is done."""
@@ -394,7 +438,9 @@ class SimCluster:
         image = self.newest_image()
         if image is not None and self.cluster_id == NEXT_ID:
             self.partition_checks.note_restored(image)
-        self.quorum_checks.observe(self._views())
+        views = self._views()
+        self.quorum_checks.observe(views)
+        self.on_views(views)
         if image is not self._looked_under:
             self._looked_under = image
             self._looked.clear()
@@ -642,6 +688,10 @@ class SimCluster:
     def all_vote(self) -> bool:
         """True if every controller has its vote, beyond doubt."""
         return all_vote(self.quorums(), self.controllers)
+
+    def is_dynamic(self) -> bool:
+        """True if each node's voter set is one of kraft.version 1."""
+        return self._all(lambda live: live.node.quorum.voters.dynamic)
 
     def quorums(self) -> dict[str, Quorum]:
         """Quorums by machine, of those whose processes live."""

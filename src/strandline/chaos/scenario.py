@@ -20,16 +20,17 @@ from strandline.chaos.checkers.copies import ConsistentRead
 from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.markers import TransactionChecks
-from strandline.chaos.checkers.producers import Known, check_producers
-from strandline.chaos.checkers.replicas import compare_replicas
+from strandline.chaos.checkers.replicas import Known, check_producers, compare_replicas
 from strandline.chaos.checkers.rights import LATE_PROMPT_MS, check_not_denied
 from strandline.chaos.cluster import SimCluster
+from strandline.chaos.drains import Drains
 from strandline.chaos.logs import LogCapture
 from strandline.chaos.moves import Moves, Reassignments
 from strandline.chaos.nemesis.kinds import FAULTS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.operator import LevelChanges, Operator
+from strandline.chaos.nemesis.voters import VoterChanges
 from strandline.chaos.preload import preload
 from strandline.chaos.restored import QUIET_MS, Restoration, Restorer
 from strandline.chaos.scenario_options import ScenarioOptions
@@ -47,7 +48,7 @@ from strandline.chaos.transacting.transacting import Transacting
 from strandline.chaos.users.users import Users
 from strandline.chaos.workload import Workload
 from strandline.cluster.transactions.commands import EPOCH_VERSION
-from strandline.controller.metadata.features import TRANSACTION_FEATURE
+from strandline.controller.metadata.features import KRAFT_FEATURE, TRANSACTION_FEATURE
 from strandline.proto import marks
 
 CLIENT = "client"
@@ -57,6 +58,7 @@ RESTORER = "restorer"
 NEWCOMERS = "newcomers"
 USERS_MACHINE = "users"
 TRANSACTING = "transacting"
+OPERATOR = "operator"
 
 READY_MS = 30_000
 PROGRESS_MS = 60_000
@@ -93,6 +95,7 @@ class ScenarioRun:
             older=self.options.older,
             features=() if transactions is None else (f"{TRANSACTION_FEATURE}={transactions.version}",),
             transactions=None if transactions is None else TransactionChecks(frozenset((ACCOUNTS, STATEMENTS))),
+            voters=self.options.voters,
         )
         self.world.add_machine(CLIENT)
         self.history = History()
@@ -149,12 +152,41 @@ class ScenarioRun:
             self.cluster.offline,
             self.nemesis.start_again,
         )
+        self.voters = self._make_voter_changes()
+        self.drains = self._make_drains()
         self.reassignments: Reassignments | None = None
         self._reads = ConsistentRead()
         self._logs = LogCapture(self._now_ms)
         self._turns = 0
         self.world.loop.observe = self._observe
         self.world.loop.observe_every = 16
+
+    def _make_drains(self) -> Drains | None:
+        if not self.options.drains:
+            return None
+        self.world.add_machine(OPERATOR)
+        return Drains(self.cluster, split(self.seed, "drains"), self.nemesis.note)
+
+    def _make_voter_changes(self) -> VoterChanges | None:
+        """What changes the voters, and says what may be destroyed meanwhile."""
+        options, cluster = self.options.voters, self.cluster
+        if options is None:
+            return None
+        changes = VoterChanges(
+            self.world,
+            split(self.seed, "voter changes"),
+            options.gap_ms,
+            options.auto_join,
+            cluster.controllers,
+            self.nemesis.victim,
+            cluster.quorums,
+            cluster.quorum_checks.voters,
+            self.nemesis.note,
+        )
+        self.operator.replaces = True
+        self.nemesis.may_destroy = changes.may_destroy
+        cluster.on_views = changes.see
+        return changes
 
     def _now_ms(self) -> float:
         return self.world.now_ms
@@ -170,6 +202,8 @@ class ScenarioRun:
             self.users.check()
         if self.transacting is not None:
             self.transacting.check()
+        if self.drains is not None:
+            self.drains.check()
         self._reads.check(self.history.polls)
         self._turns += 1
         if self._turns % 200 == 0:
@@ -198,10 +232,15 @@ class ScenarioRun:
         """
         transactions = self.options.transactions
         with (
-            threads_of_clients() if self.users is not None else nullcontext(),
+            threads_of_clients() if self.users is not None or self.drains is not None else nullcontext(),
             markers_remembered(transactions.remembered) if transactions is not None else nullcontext(),
         ):
-            self.world.run(self._scenario())
+            try:
+                self.world.run(self._scenario())
+            except InvariantViolated as violated:
+                if violated.name == "Progress":
+                    self._check_unhandled()
+                raise
         return self._figures()
 
     async def _scenario(self) -> None:
@@ -230,8 +269,11 @@ class ScenarioRun:
         moving = self.world.loop.create_task(moves.work()) if self.options.directories > 1 else None
         reassigning = self._reassign()
         changing = self._change_levels()
+        voting = self._change_voters()
+        if self.drains is not None:
+            self.world.spawn(OPERATOR, self.drains.main)
         await self._strike()
-        for work in (moving, reassigning):
+        for work in (moving, reassigning, voting):
             if work is not None:
                 work.cancel()
         self.cluster.inspect()
@@ -258,6 +300,14 @@ class ScenarioRun:
         rng = split(self.seed, "reassignments")
         self.reassignments = Reassignments(self.world, self.cluster, rng, self.nemesis.note, fewest)
         return self.world.loop.create_task(self.reassignments.work())
+
+    def _change_voters(self) -> asyncio.Task[None] | None:
+        options = self.options.voters
+        if options is None or self.voters is None:
+            return None
+        if not self.cluster.voters_come_and_go:
+            self.world.loop.call_later(options.raised_after_ms / 1000, self._raise, KRAFT_FEATURE, 1)
+        return self.world.loop.create_task(self.voters.work())
 
     def _change_levels(self) -> asyncio.Task[None] | None:
         after_ms, cluster = self.options.rolled_after_ms, self.cluster
@@ -330,15 +380,15 @@ class ScenarioRun:
         if options.kill:
             self.world.loop.call_later(self.options.duration_ms / 1700, self._replace_transacting)
         if options.raised_after_ms is not None:
-            self.world.loop.call_later(options.raised_after_ms / 1000, self._raise_transactions)
+            self.world.loop.call_later(options.raised_after_ms / 1000, self._raise, TRANSACTION_FEATURE, EPOCH_VERSION)
 
-    def _raise_transactions(self) -> None:
-        """Ask for the newest level until it is there, as an operator does who is told that a node is away."""
-        self.nemesis.note(f"{TRANSACTION_FEATURE} {EPOCH_VERSION} is asked for")
-        self.cluster.ask_for_level(EPOCH_VERSION, TRANSACTION_FEATURE)
+    def _raise(self, feature: str, level: int) -> None:
+        """Ask for a level until it is there, as an operator does who is told that a node is away."""
+        self.nemesis.note(f"{feature} {level} is asked for")
+        self.cluster.ask_for_level(level, feature)
         image = self.cluster.newest_image()
-        if image is None or image.transaction_version < EPOCH_VERSION:
-            self.world.loop.call_later(1.0, self._raise_transactions)
+        if image is None or image.finalized.get(feature, 0) < level:
+            self.world.loop.call_later(1.0, self._raise, feature, level)
 
     def _replace_transacting(self) -> None:
         assert self.transacting is not None
@@ -368,6 +418,10 @@ class ScenarioRun:
         """Liveness: with everything healed the cluster gets whole again, and acknowledges."""
         await self.cluster.wait_ready(PROGRESS_MS)
         self.nemesis.note("every node is unfenced")
+        if self.drains is not None:
+            drains = self.drains
+            drains.calm = True
+            await self.cluster.wait_for("a broker is drained, and back in use", 2 * PROGRESS_MS, lambda: drains.done)
         if self.reassignments is not None:
             spread = self.reassignments.spread
             await self.cluster.wait_for("every move has ended, and everything is everywhere", PROGRESS_MS, spread)
@@ -378,6 +432,9 @@ class ScenarioRun:
         await self._acks_again()
         await self.cluster.wait_in_sync(PROGRESS_MS)
         self.nemesis.note("every replica is in sync")
+        if self.voters is not None:
+            await self.cluster.wait_for("voters may come and go", PROGRESS_MS, self.cluster.is_dynamic)
+            self.operator.replaces = False
         await self.cluster.wait_for("every controller has its vote", PROGRESS_MS, self.cluster.all_vote)
         self.operator.victim = ""
         rng = split(self.seed, "minority")
@@ -534,6 +591,10 @@ class ScenarioRun:
             tiered=tiered,
         )
         self._judge_producers(tiered)
+        self._check_unhandled()
+
+    def _check_unhandled(self) -> None:
+        """Raise what ended a callback or a task: whoever waits for it waits for ever."""
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _describe(self.world.loop.unhandled[0]))
 
@@ -573,6 +634,8 @@ class ScenarioRun:
             "effects": {name: count for name, count in sorted(self.world.loop.effects.items()) if count},
             "realtime_lag_ms": round(realtime_lag_ms(history)),
             "errors": self.workload.errors,
+            **({} if self.drains is None else {"drains": dict(self.drains.figures)}),
+            **({} if self.voters is None else {"voter_changes": self.voters.made}),
             **({} if self.services is None else {"services": self.services.figures()}),
             **({} if self.users is None else {"users": self.users.figures()}),
             **({} if self.transacting is None else {"transactions": self.transacting.figures()}),

@@ -4,11 +4,13 @@ nodes."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from strandline.chaos.drains import DRAINS_SHARE
 from strandline.chaos.nemesis.kinds import BESIDE, DESTRUCTIVE, NODE_KINDS, OF_CLOCKS, OF_SEVERAL
 from strandline.chaos.nemesis.options import FaultOptions
+from strandline.chaos.nemesis.voters import VOTERS_SHARE, VoterOptions
 from strandline.chaos.options import override
 from strandline.chaos.restored import RESTORED_SHARE, RestoredOptions
 from strandline.chaos.secured.options import SECURED_SHARE, SecuredOptions
@@ -128,6 +130,9 @@ class ScenarioOptions:
     tiered: TieredOptions | None = None
     restored: RestoredOptions | None = None
     transactions: TransactionOptions | None = None
+    voters: VoterOptions | None = None
+    drains: bool = False
+    """An operator cordons and drains brokers in the middle of the faults."""
 
     @classmethod
     def draw(cls, seed: int, *, scenario: str = "cluster") -> ScenarioOptions:
@@ -139,10 +144,9 @@ class ScenarioOptions:
         workload = WorkloadOptions.draw(rng)
         if transactions:
             workload.topic_configs["min.insync.replicas"] = "2"
-        kinds = NODE_KINDS
-        if workload.topic_configs["min.insync.replicas"] == "1":
-            # An ISR of one may hold the only copy of what is committed: nothing may destroy it.
-            kinds = tuple(kind for kind in NODE_KINDS if kind not in DESTRUCTIVE)
+        # An ISR of one may hold the only copy of what is committed: nothing may destroy it.
+        spared = DESTRUCTIVE if workload.topic_configs["min.insync.replicas"] == "1" else ()
+        kinds = tuple(kind for kind in NODE_KINDS if kind not in spared)
         faults = FaultOptions.draw(rng, kinds)
         node = {
             "controller.quorum.election.timeout.ms": rng.choice(("200", "1000")),
@@ -185,11 +189,7 @@ class ScenarioOptions:
             return override(drawn, SEESAW)
         drawn._draw_directories(split(seed, "directories"))
         drawn._draw_moves(split(seed, "reassignments"))
-        levels = split(seed, "levels of builds")
-        if levels.random() < LEVELS_SHARE and not transactions:
-            drawn.older = levels.choice((0.2, 0.5, 0.8))
-            if levels.random() < ROLLED_SHARE:
-                drawn.rolled_after_ms = levels.uniform(0, drawn.duration_ms / 2)
+        drawn._draw_levels(split(seed, "levels of builds"), never=transactions)
         one_may_have_all = workload.topic_configs["min.insync.replicas"] == "1" or "flush.policy" in node
         if split(seed, "damaged files").random() < DAMAGED_FILES_SHARE and not one_may_have_all:
             drawn.faults.kinds = (*drawn.faults.kinds, *BESIDE)
@@ -210,9 +210,29 @@ class ScenarioOptions:
             drawn.node |= drawn.secured.node
         if tiered or tier_rng.random() < TIERED_SHARE:
             drawn = drawn._draw_tiered(tier_rng, None if transactions else split(seed, "restored"))
-        return drawn._draw_dates(split(seed, "dates"))._draw_transactions(
-            split(seed, "transactions"), split(seed, "races of transactions"), always=transactions
-        )
+        drawn._draw_voters(split(seed, "voters"), never=transactions)
+        drawn = drawn._draw_dates(split(seed, "dates"))
+        rngs = split(seed, "transactions"), split(seed, "races of transactions")
+        return drawn._draw_transactions(*rngs, always=transactions)._draw_drains(split(seed, "drains"))
+
+    def _draw_drains(self, rng: random.Random) -> ScenarioOptions:
+        """Whether brokers are cordoned and drained. Where the plain clients are alone: while one of three brokers is
+        cordoned no topic of three replicas can be made, which others want to do."""
+        others = self.services or self.users or self.secured or self.restored or self.transactions or self.older
+        return replace(self, drains=rng.random() < DRAINS_SHARE and not others)
+
+    def _draw_voters(self, rng: random.Random, *, never: bool) -> None:
+        """Whether voters come and go. Not beside builds that know nothing of it, nor where the cluster is lost: the
+        other one begins with voters of its own."""
+        if rng.random() < VOTERS_SHARE and not (never or self.older or self.restored):
+            self.voters = VoterOptions.draw(rng, self.duration_ms)
+
+    def _draw_levels(self, rng: random.Random, *, never: bool) -> None:
+        """Draw whether nodes of two builds are mixed, and when the older ones are rolled."""
+        if rng.random() < LEVELS_SHARE and not never:
+            self.older = rng.choice((0.2, 0.5, 0.8))
+            if rng.random() < ROLLED_SHARE:
+                self.rolled_after_ms = rng.uniform(0, self.duration_ms / 2)
 
     def _draw_moves(self, rng: random.Random) -> None:
         """Draw whether partitions are moved between brokers. One replica is left where one in sync is enough, and

@@ -41,12 +41,13 @@ _HOW = (
 def size(names: tuple[str, ...], output: str, **where: Any) -> None:
     """Show how large topics are by partition and replica, how much they grow a day, and when the disks are full.
 
-    Records are offsets between the start of what is on the disks and the high watermark: a compacted topic has fewer.
-    Of a tiered topic those in the object store are told too, which may be on the disks as well. Growth is of the last
-    day, by the records' timestamps (ListOffsets), times the bytes that an offset takes on average now; a log that is
-    younger counts from its first record, and of one younger than an hour it is not known: the output says from when on
-    it is. Days until full lets each replica of a disk grow at this rate up to what its retention leaves, all topics
-    counted; with replicas whose growth is not known it is full then or sooner. Without a name: all topics.
+    Records are the offsets between the start of what is on the disks and the high watermark: a compacted topic has
+    fewer records. For a tiered topic, the records in the object store are shown too; some of them may be on the disks
+    as well. Growth is the number of offsets of the last day, by the records' timestamps (ListOffsets), times the bytes
+    that an offset takes on average now. A log younger than a day counts from its first record. The growth of a log
+    younger than an hour is not known; the output says when it will be. Days until full assume that each replica on a
+    disk, of whatever topic, grows at this rate up to what its retention leaves. Where the growth of some replicas is
+    not known, the disk is full then or sooner. Without a name: all topics.
 
     \b
     strandline topic size
@@ -112,7 +113,7 @@ def _show(sizes: Sizes, names: tuple[str, ...]) -> None:
 
 
 def _show_unknown(sizes: Sizes) -> None:
-    """Whose growth is not known, and when it will be."""
+    """Print how many replicas have an unknown growth, and when it will be known."""
     replicas = [one for part in sizes.partitions for one in part.replicas if one.bytes_a_day is None]
     young = [one.known_at_ms for one in replicas if one.known_at_ms is not None]
     if young:
@@ -127,7 +128,7 @@ def _show_unknown(sizes: Sizes) -> None:
 
 
 def shown_bytes(number: float) -> str:
-    """``512 B``, ``1.5 GiB``."""
+    """A size as people read it: ``512 B``, ``1.5 GiB``."""
     unit = 0
     while number >= 1024 and unit < len(_UNITS) - 1:
         number, unit = number / 1024, unit + 1

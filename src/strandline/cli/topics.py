@@ -45,6 +45,7 @@ from strandline.client.types import (
     PartitionDescription,
     TopicDescription,
 )
+from strandline.proto.audit import AUDIT_TOPIC
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -303,8 +304,9 @@ def alter(
 def delete(names: tuple[str, ...], yes: bool, internal: bool, dry_run: bool, output: str, **where: Any) -> None:
     """Delete topics with all their records.
 
-    A topic of the cluster itself is refused without --internal: __consumer_offsets has where every group stands, and
+    A topic of the cluster itself is refused without --internal: __consumer_offsets has where every group stands,
     __transaction_state the transactions that are open or decided, and who may write under each transactional id.
+    Other tools, kafka-topics.sh among them, delete such topics without a question, as with Apache Kafka.
 
     \b
     strandline topic delete orders --dry-run
@@ -315,10 +317,8 @@ def delete(names: tuple[str, ...], yes: bool, internal: bool, dry_run: bool, out
         described = admin.describe_topics(names)
         own = [item.name for item in described if item.is_internal]
         if own and not internal:
-            raise CommandWrong(
-                f"{', '.join(own)} is of the cluster itself, and nothing was deleted: groups lose their offsets by it, "
-                "or transactions their decisions; --internal deletes it all the same"
-            )
+            lost = "; ".join(f"{name} is of the cluster itself, and {_lost(name)} is lost with it" for name in own)
+            raise CommandWrong(f"nothing was deleted: {lost}. --internal deletes all the same")
         for item in described:
             led = [(item.name, part.partition) for part in item.partitions if part.leader is not None]
             first = admin.list_offsets(dict.fromkeys(led, EARLIEST))
@@ -334,6 +334,19 @@ def delete(names: tuple[str, ...], yes: bool, internal: bool, dry_run: bool, out
                 echo(f"{'would delete' if dry_run else 'deleted'} topic {what}")
     if output == "json":
         print_json({"deleted": deleted, "dry_run": dry_run})
+
+
+_KEPT = {
+    "__consumer_offsets": "where every group stands, so that each begins anew,",
+    "__transaction_state": "what is decided of transactions and not carried out, and who may write under each "
+    "transactional id,",
+    AUDIT_TOPIC: "the record of what was changed and refused",
+}
+
+
+def _lost(name: str) -> str:
+    """What a topic of the cluster itself has and nothing else."""
+    return _KEPT.get(name, "what the cluster keeps there")
 
 
 def config_changes(settings: Mapping[str, str], deleted: Sequence[str]) -> list[ConfigChange]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Self, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 from strandline.client.aio.consumer import CLOSE_S, Partition
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
@@ -15,12 +15,46 @@ from strandline.client.groups.session import ConsumerState, Listener, Topics
 from strandline.client.loop_thread import Calls, LoopThread, end_unless, of_parents, refused
 from strandline.client.polled import PolledRecords
 from strandline.client.settings import ConsumerSettings
-from strandline.client.twins import direct, on_thread, waiting
 from strandline.client.types import ConsumerRecord
 from strandline.client.unclosed import nothing, watch
 from strandline.proto.ids import TopicPartition
 
+# Methods made from those of the asynchronous twin, which is `inner`: same arguments, same docstring
+
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def waiting(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """The twin of a coroutine function: the caller waits for its end."""
+
+    @wraps(method)
+    def twin(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return cast(T, self.wait(partial(method, self.inner, *args, **kwargs)))
+
+    return twin
+
+
+def on_thread(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """The twin of a function that only the client's thread may call."""
+
+    @wraps(method)
+    def twin(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return cast(T, self.call(partial(method, self.inner, *args, **kwargs)))
+
+    return twin
+
+
+def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """The twin of a function that any thread may call."""
+
+    @wraps(method)
+    def twin(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self.inner, *args, **kwargs)
+
+    return twin
 
 
 class Consumer:

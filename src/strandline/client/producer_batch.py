@@ -350,7 +350,7 @@ class ProducerBatch:
 
     __slots__ = (
         "announced", "attempts", "builder", "created_ms", "done", "encoded", "encoded_numbers", "first", "last_error",
-        "numbers", "order", "partition", "reserved_bytes", "resolved", "results", "retry_at_ms", "sealed",
+        "numbers", "order", "partition", "reserved_bytes", "resolved", "results", "retry_at_ms", "sealed", "sent_ms",
     )  # fmt: skip
 
     def __init__(
@@ -374,6 +374,8 @@ class ProducerBatch:
         self.numbers: SequenceNumbers | None = None
         """Numbers that it is sent under; None: it has not been sent yet, or its producer gives none."""
         self.attempts = 0
+        self.sent_ms = 0.0
+        """When it was sent last (monotonic ms)."""
         self.retry_at_ms = 0.0
         self.sealed = False
         self.announced = False

@@ -576,11 +576,7 @@ class Sender:
     """Sends the batches of one producer. Runs on one event loop."""
 
     def __init__(
-        self,
-        config: ProducerConfig,
-        session: Session,
-        accumulator: Accumulator,
-        wake: Callable[[], None],
+        self, config: ProducerConfig, session: Session, accumulator: Accumulator, wake: Callable[[], None]
     ) -> None:
         self._config = config
         self._session = session
@@ -595,6 +591,8 @@ class Sender:
             self.take_sequencer(Sequencer)
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._reached: dict[int, None] = {}
+        self._answer_ms: dict[int, float] = {}
+        """Broker -> how long its answers to Produce took lately."""
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_ms = 0.0
         self._topics_seen: Mapping[str, TopicView] = self._metadata.topics
@@ -615,8 +613,7 @@ class Sender:
             self._topics_seen = self._metadata.topics
             self._forget_idle_queues()
         accumulator = self._accumulator
-        linger_ms = self._config.linger_ms
-        wait = float("inf")
+        linger_ms, wait = self._config.linger_ms, float("inf")
         by_leader: dict[int, list[PartitionQueue]] = {}
         nodes: dict[int, NodeInfo] = {}
         busy = accumulator.busy_queues()
@@ -674,6 +671,7 @@ class Sender:
         for queue in queues:
             if queue.on_wire and queue.wire_node != node.node_id:
                 continue
+            self._drop_late(queue, node, now)
             if not queue.waiting or accumulator.is_due(queue, self._config.linger_ms, now) > 0:
                 continue
             queue.goes_to(self._metadata.topic_id(queue.partition.topic))
@@ -690,10 +688,23 @@ class Sender:
             sent.append((queue, batch))
         return sent
 
+    def _drop_late(self, queue: PartitionQueue, node: NodeInfo, now: float) -> None:
+        """Fail what was never sent, and would be answered too late. Where records come faster than a broker takes them,
+        each would else go out just before its time is over, and none would be acknowledged. Half of the time is never
+        taken away: answers may be faster by now."""
+        timeout_ms = self._config.delivery_timeout_ms
+        needed_ms = min(2 * self._answer_ms.get(node.node_id, 0.0), timeout_ms / 2)
+        while queue.waiting and not queue.waiting[0].attempts and queue.waiting[0].count:
+            if now - queue.waiting[0].created_ms < timeout_ms - needed_ms:  # rule C23/what-comes-too-late-is-sent
+                return
+            self._expire(queue, queue.waiting[0])
+
     def _send(self, node: NodeInfo, connection: Connection, sent: Sent) -> None:
         topics: dict[str, list[tuple[int, memoryview]]] = {}
+        now = self._clock.monotonic_ms()
         for queue, batch in sent:
             batch.attempts += 1
+            batch.sent_ms = now
             queue.on_wire.append(batch)
             leader = self._metadata.leader_of(queue.partition)
             queue.wire_node, queue.wire_epoch = node.node_id, -1 if leader is None else leader[1]
@@ -705,7 +716,9 @@ class Sender:
         try:
             version = connection.version(Api.PRODUCE, at_most if all_named else at_most or 12)
         except KafkaError as error:
-            self._undo(sent, error)
+            for queue, batch in sent:
+                queue.on_wire.remove(batch)
+                self._fail(queue, batch, error)
             return
         wanted = [ProduceTopic(name, ids.get(name), batches) for name, batches in topics.items()]
         request = ProduceRequest(self._acks, self._config.request_timeout_ms, self._config.transactional_id, wanted)
@@ -717,11 +730,6 @@ class Sender:
             read = partial(_read, connection, version)
             attempts = [batch.attempts for _, batch in sent]
             answer.add_done_callback(partial(self._answered, node, read, sent, attempts))
-
-    def _undo(self, sent: Sent, error: KafkaError) -> None:
-        for queue, batch in sent:
-            queue.on_wire.remove(batch)
-            self._fail(queue, batch, error)
 
     def _finish_unanswered(self, sent: Sent, answer: asyncio.Future[memoryview]) -> None:
         error = answer.exception()
@@ -740,11 +748,9 @@ class Sender:
             del self._reached[node.node_id]
             self._metadata.request_update()
         if node.node_id not in self._connecting:
-            wait = self._network.backoff_ms(node)
-            if wait > 0:
+            if (wait := self._network.backoff_ms(node)) > 0:
                 return wait
-            task = asyncio.get_running_loop().create_task(self._open(node))
-            self._connecting[node.node_id] = task
+            self._connecting[node.node_id] = asyncio.get_running_loop().create_task(self._open(node))
         return float("inf")
 
     async def _open(self, node: NodeInfo) -> None:
@@ -760,12 +766,10 @@ class Sender:
             self._wake()
 
     def _set_timer(self, wait_ms: float) -> None:
-        loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if wait_ms != float("inf"):
-            self._timer = loop.call_later(wait_ms / 1000, self._wake)
+        loop = asyncio.get_running_loop()
+        self._timer = None if wait_ms == float("inf") else loop.call_later(wait_ms / 1000, self._wake)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
@@ -809,7 +813,10 @@ class Sender:
             except ProtocolError as broken:
                 error = broken
         now = self._clock.monotonic_ms()
-        retries: list[tuple[PartitionQueue, ProducerBatch]] = []
+        if error is None and sent:
+            known_ms = self._answer_ms.get(node.node_id, 0.0)
+            self._answer_ms[node.node_id] = known_ms + (now - sent[0][1].sent_ms - known_ms) / 4
+        retries: Sent = []
         for queue, batch in sent:
             if error is not None:
                 again = self._retry_or_fail(queue, batch, error, now)
@@ -850,10 +857,8 @@ class Sender:
                 replicas = (node.node_id,)
             self._finish(queue, batch, told.base_offset if code is ErrorCode.NONE else -1, told, replicas)
             return False
-        topic, partition = queue.partition.topic, str(queue.partition)
-        error = answered(
-            self._config, Api.PRODUCE, code, told.message, of=topic, partition=partition, broker=node.node_id
-        )
+        where: dict[str, Any] = {"of": queue.partition.topic, "partition": str(queue.partition), "broker": node.node_id}
+        error = answered(self._config, Api.PRODUCE, code, told.message, **where)
         if batch.done:
             return False
         if code in _TOO_LARGE and batch.count > 1:
@@ -899,8 +904,8 @@ class Sender:
         if batch.attempts > self._config.retries or (self._sequencer is not None and self._sequencer.gives_up):
             self._fail(queue, batch, failure)
             return False
-        level = logging.INFO if batch.attempts == 1 else logging.DEBUG
         told = logs.records_of(queue.partition, batch.count)
+        level = logging.INFO if batch.attempts == 1 else logging.DEBUG
         logs.producer.log(level, "%s not acknowledged, and sent again: %s", told, failure)
         batch.retry_at_ms = now + (0.0 if at_once else self._session.backoff_ms(batch.attempts))
         return True
@@ -930,21 +935,20 @@ class Sender:
         next_ms = now + _SWEEP_MS_MAX
         for queue, batch in self._accumulator.all_batches():
             if now - batch.created_ms >= timeout_ms:
-                text = (
-                    f"{batch.count} records of {queue.partition} had no acknowledgement within "
-                    f"delivery.timeout.ms={timeout_ms}; whether they are in the log is unknown"
-                )
-                if not batch.attempts:
-                    text = (
-                        f"{batch.count} records of {queue.partition} could not be sent within "
-                        f"delivery.timeout.ms={timeout_ms}; they are not in the log"
-                    )
-                self._fail(queue, batch, DeliveryTimeout(text, batch.last_error or self.current_trouble()))
+                self._expire(queue, batch)
             elif batch not in queue.on_wire and (gone := self._metadata.absence(queue.partition)) is not None:
                 self._fail(queue, batch, gone)
             else:
                 next_ms = min(next_ms, batch.created_ms + timeout_ms)
         self._next_sweep_ms = next_ms
+
+    def _expire(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        what = "had no acknowledgement within" if batch.attempts else "could not be sent in time for"
+        known = "whether they are in the log is unknown" if batch.attempts else "they are not in the log"
+        text = (
+            f"{batch.count} records of {queue.partition} {what} delivery.timeout.ms={self._config.delivery_timeout_ms}"
+        )
+        self._fail(queue, batch, DeliveryTimeout(f"{text}; {known}", batch.last_error or self.current_trouble()))
 
     def _forget_idle_queues(self) -> None:
         """Forget the queues of topics that are deleted, or were not sent to for `metadata.max.idle.ms`."""

@@ -18,8 +18,8 @@ from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from strandline.client.aio.processing import Send
 from strandline.client.aio.producer import Producer as AsyncProducer
-from strandline.client.processing import Send
 from strandline.client.producer import Producer
 from strandline.client.types import ConsumerRecord, Header
 from strandline.proto.errors import MissingExtra

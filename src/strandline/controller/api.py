@@ -358,6 +358,25 @@ class AddVoterRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateVoterRequest:
+    """Record where a voter listens, as it tells (KIP-853).
+
+    Attributes:
+        first, last: the kraft.version levels that the voter's build knows.
+        epoch: the quorum's epoch as the voter knows it; -1: it does not say.
+
+    Raises (KafkaError): see `controller.quorum.quorum.Quorum.update_voter`.
+    """
+
+    node_id: Annotated[NodeId, Int32(1)]
+    directory_id: Annotated[UUID, 2]
+    endpoint: Annotated[Endpoint | None, 3]
+    first: Annotated[int, SInt32(4)]
+    last: Annotated[int, SInt32(5)]
+    epoch: Annotated[int, SInt32(6)] = -1
+
+
+@dataclass(frozen=True, slots=True)
 class VoterReply:
     """The change is committed, or appended where no more was asked for.
 

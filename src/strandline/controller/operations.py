@@ -13,7 +13,13 @@ from inspect import signature
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, get_args, get_type_hints
 from uuid import UUID
 
-from strandline.controller.api import AddVoterRequest, CreateTopicsRequest, RemoveVoterRequest, VoterReply
+from strandline.controller.api import (
+    AddVoterRequest,
+    CreateTopicsRequest,
+    RemoveVoterRequest,
+    UpdateVoterRequest,
+    VoterReply,
+)
 from strandline.controller.command_queue import Command
 from strandline.controller.machine import (
     acls,
@@ -30,6 +36,7 @@ from strandline.controller.machine import (
 )
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.quorum.api import QuorumLog
+from strandline.controller.raft.messages import ReplicaKey
 from strandline.controller.survey import Survey
 from strandline.proto.ids import ZERO_UUID
 from strandline.proto.messages.method import Method, method
@@ -171,6 +178,12 @@ async def _remove_voter(quorum: QuorumLog, request: RemoveVoterRequest) -> Voter
     return VoterReply(await quorum.remove_voter(request.node_id, request.directory_id))
 
 
+async def _update_voter(quorum: QuorumLog, request: UpdateVoterRequest) -> VoterReply:
+    """Record where a voter listens. Raises KafkaError, see `Quorum.update_voter`."""
+    key, levels = ReplicaKey(request.node_id, request.directory_id), range(request.first, request.last + 1)
+    return VoterReply(await quorum.update_voter(key, request.endpoint, levels, epoch=request.epoch))
+
+
 REGISTER_BROKER = machine_operation("RegisterBroker", brokers.register_broker, own=True)
 UNREGISTER_BROKER = machine_operation("UnregisterBroker", brokers.unregister_broker, heard=True)
 """Answers the epoch that ended."""
@@ -187,6 +200,7 @@ ELECT_LEADERS = machine_operation("ElectLeaders", elections.elect_leaders, heard
 ALTER_REASSIGNMENTS = machine_operation("AlterPartitionReassignments", moves.alter_reassignments, heard=True)
 REMOVE_VOTER = quorum_operation("RemoveVoter", _remove_voter)
 ADD_VOTER = quorum_operation("AddVoter", _add_voter)
+UPDATE_VOTER = quorum_operation("UpdateVoter", _update_voter)
 ALTER_SCRAM = machine_operation("AlterScramCredentials", scram.alter_scram_credentials, heard=True)
 ALTER_QUOTAS = machine_operation("AlterClientQuotas", quotas.alter_client_quotas, heard=True)
 UPDATE_FEATURES = surveyed_operation("UpdateFeatures", features.update_features, heard=True)

@@ -1,4 +1,4 @@
-"""What is asked of the active controller about SCRAM credentials (KIP-554); see `strandline.controller.api`.
+"""Requests about SCRAM credentials to the active controller, and replies (KIP-554); see `strandline.controller.api`.
 
 Broker and controller exchange keys, never a password, and never the salted password, which would do in its place.
 """
@@ -22,7 +22,7 @@ class ScramDeletion:
 
 @dataclass(frozen=True, slots=True)
 class ScramUpsertion:
-    """A credential to set; keys of another size than the mechanism's stand for a salted password that was none."""
+    """A credential to set. Keys of a size that is not the mechanism's: the client's salted password was invalid."""
 
     name: Annotated[str, 1]
     mechanism: Annotated[int, SInt32(2)]
@@ -42,7 +42,7 @@ class AlterScramRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScramOutcome:
-    """What became of one user."""
+    """Outcome of the changes of one user; NONE where all of them were made."""
 
     name: Annotated[str, 1]
     error: Annotated[ErrorCode, 2]

@@ -5,7 +5,8 @@ Tiered storage and lakes use it. The simulator's double (`strandline.chaos.sim.o
 as a nemesis has it. `tests/log/tier/test_store_contract.py` holds all of them to one contract.
 
 A directory needs no library. It is for tests, for lakes, and for a file system that several nodes share. Everything in
-it is synced before it counts, as in a log.
+it is synced before it counts, as in a log. What a process was writing that died is deleted (rule B56): its writer holds
+the file's lock, which the system lets go of when the process ends.
 
 The library aborts an upload whose source fails, and does not where the call is cancelled: S3 would keep its parts, and
 charge for them. So whoever gives up lets the source fail, and waits a moment.
@@ -14,6 +15,7 @@ charge for them. So whoever gives up lets the source fail, and waits a moment.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import re
 import shutil
@@ -21,15 +23,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import count, islice
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import structlog
+
 from strandline.proto.errors import ConfigError, MissingExtra, ObjectMissing, StoreError
+from strandline.proto.marks import mark
 from strandline.proto.secrets import HIDDEN
 from strandline.proto.tasks import shared
+
+log = structlog.get_logger("strandline.log")
 
 T = TypeVar("T")
 
@@ -63,7 +70,14 @@ PART_BYTES = 5 << 20
 """Size of a part of a multipart upload: the least that S3 allows. What is not larger goes in one request."""
 
 ATTEMPTS = "attempts"
-"""Folder of a directory: files that are being written. What is left there belongs to nobody."""
+"""Folder of a directory: files that are being written, and what those have left that died meanwhile."""
+
+SWEEP_S = 60.0
+"""Seconds between looks at what is left in `attempts/`, of a process that writes."""
+
+UNTOUCHED_S = 900.0
+"""So long a file of another machine must have been as it is before its lock is believed: there are file systems whose
+locks no other machine sees. A writer that lives fails within the timeout of one call."""
 
 LET_GO_S = 0.05
 """The library's threads let go of a call's objects a moment after they have answered it. An interpreter that ends in
@@ -237,6 +251,7 @@ def _open_directory(url: str, options: Mapping[str, str], timeout_ms: float, mak
         if make:
             os.makedirs(directory, exist_ok=True)
             _sync_up(directory, _make(f"{directory}/{_MARKER}"))
+            _Left(directory).delete(0.0)
         os.listdir(directory)
     except OSError as error:
         raise ConfigError(use.url_key, url, f"a directory that can be made and read ({in_words(error)})") from None
@@ -379,7 +394,8 @@ def _check_size(key: str, sent: int, size_bytes: int | None) -> None:
 class DirectoryStore:
     """An ObjectStore in a directory: what is written to it is synced, with the names that lead there.
 
-    Files are written in `attempts/`, and get their names once they are whole.
+    Files are written in `attempts/`, and get their names once they are whole. Whoever writes deletes first, now and
+    then, what others have left there.
     """
 
     def __init__(self, directory: str, timeout_ms: float, *, marked: bool = True) -> None:
@@ -387,12 +403,15 @@ class DirectoryStore:
         self._root = directory
         self._timeout_s = timeout_ms / 1000
         self._marked = marked
+        self._left = _Left(directory)
+        self._swept_s: float | None = None
         self._synced: set[str] = set()
         """Folders whose names are durable: nobody removes them."""
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], size_bytes: int | None = None) -> None:
         """Implement `ObjectStore.put`."""
         await self._check_mounted(key)
+        await self._sweep()
         first, sent = [], 0
         async for chunk in chunks:
             first.append(chunk)
@@ -469,6 +488,7 @@ class DirectoryStore:
     async def delete(self, key: str) -> None:
         """Implement `ObjectStore.delete`."""
         await self._check_mounted(key)
+        await self._sweep()
         try:
             await self._do(key, lambda: os.unlink(self._path(key)))
         except ObjectMissing:
@@ -526,6 +546,17 @@ class DirectoryStore:
         async with _within(self._timeout_s, key):
             return await _in_thread(work)
 
+    async def _sweep(self) -> None:
+        """Delete what others have left, if it is time to look. An error waits for the next time."""
+        now_s = asyncio.get_running_loop().time()
+        if self._swept_s is not None and now_s - self._swept_s < SWEEP_S:
+            return
+        self._swept_s = now_s
+        try:
+            await self._do(ATTEMPTS, lambda: self._left.delete(now_s))
+        except StoreError:
+            pass
+
     async def _check_mounted(self, key: str) -> None:
         """Raises StoreError."""
         if self._marked:
@@ -558,7 +589,10 @@ class DirectoryStore:
 
 
 class _Attempt:
-    """A file that is being written, which has not its name yet. Used in one thread at a time, and blocks."""
+    """A file that is being written, which has not its name yet. Used in one thread at a time, and blocks.
+
+    Invariant: its lock is held from before the first byte is written until it has its name.
+    """
 
     def __init__(self, root: str, path: str) -> None:
         """Begin it. Raises OSError."""
@@ -566,18 +600,24 @@ class _Attempt:
         name = os.path.basename(path)
         os.makedirs(f"{root}/{ATTEMPTS}", exist_ok=True)
         for number in count():  # several processes may write to the directory, and number themselves alike
-            self._written = f"{root}/{ATTEMPTS}/{os.getpid()}-{number}-{name}"
+            self._written = f"{root}/{ATTEMPTS}/{_boot()}-{os.getpid()}-{number}-{name}"
             try:
                 descriptor = os.open(self._written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             except FileExistsError:
                 continue
+            if not _own(descriptor):
+                os.close(descriptor)
+                continue
             self.file = open(descriptor, "wb")  # noqa: SIM115
+            self._waits = True
             break
 
     def replace(self) -> None:
         """Give it its name, durable but for the name itself. Raises OSError."""
         self._end()
         os.replace(self._written, self._path)
+        self._waits = False
+        self.file.close()
 
     def link(self) -> bool:
         """Give it its name as well; False where that is taken. Raises OSError."""
@@ -590,17 +630,98 @@ class _Attempt:
 
     def give_up(self) -> None:
         """Let there be nothing in `attempts/`. Raises OSError."""
-        self.file.close()
         try:
-            os.unlink(self._written)
-        except FileNotFoundError:
-            pass  # it has got its name
+            if self._waits:  # else it has got its name, and another attempt may have this one
+                os.unlink(self._written)
+        finally:
+            self._waits = False
+            self.file.close()
 
     def _end(self) -> None:
         self.file.flush()
         os.fsync(self.file.fileno())
-        self.file.close()
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
+
+
+class _Left:
+    """Files in `attempts/` that nobody writes any more: those of processes that died."""
+
+    def __init__(self, root: str) -> None:
+        self._folder = f"{root}/{ATTEMPTS}"
+        self._seen: dict[str, tuple[tuple[int, int, int], float]] = {}
+
+    def delete(self, now_s: float) -> None:
+        """Delete those of which it is certain. Blocking; `now_s` is of a monotonic clock. Raises OSError."""
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return
+        seen, self._seen = self._seen, {}
+        for name in names:
+            try:
+                descriptor = os.open(f"{self._folder}/{name}", os.O_WRONLY)
+            except FileNotFoundError:
+                continue  # it has got its name meanwhile, or was given up
+            try:
+                status = os.fstat(descriptor)
+                looks = status.st_ino, status.st_size, status.st_mtime_ns
+                before = seen.get(name)
+                since_s = before[1] if before is not None and before[0] == looks else now_s
+                here = bool(_boot()) and name.startswith(f"{_boot()}-")
+                # rule B56/locks-of-other-machines-are-believed-at-once
+                if (here or now_s - since_s >= UNTOUCHED_S) and _is_left(descriptor):
+                    self._unlink(name, status)
+                else:
+                    self._seen[name] = looks, since_s
+            finally:
+                os.close(descriptor)
+
+    def _unlink(self, name: str, locked: os.stat_result) -> None:
+        """Delete a file whose lock is held, unless it has got its name before, and another one has this name now."""
+        path = f"{self._folder}/{name}"
+        try:
+            if not os.path.samestat(os.stat(path), locked):  # rule B56/another-file-of-the-name-is-deleted
+                return
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        mark("attempt-of-the-dead-deleted")
+        log.info(
+            "a file that a process was writing into the store when it died is deleted",
+            file=path,
+            size_bytes=locked.st_size,
+        )
+
+
+@cache
+def _boot() -> str:
+    """Name of the kernel's life: all processes of this machine see each other's locks until it ends. "" without."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip().replace("-", "")
+    except OSError:
+        return ""
+
+
+def _own(descriptor: int) -> bool:
+    """Lock a file that was just made, until it is closed; False where somebody that looks for what is left came
+    between, and deletes it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # rule B56/attempts-have-no-lock
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # the file system has no locks: nothing counts as left in it
+    return os.fstat(descriptor).st_nlink > 0
+
+
+def _is_left(descriptor: int) -> bool:
+    """Whether nobody writes a file; its lock is held from now on, until it is closed."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # rule B56/what-is-being-written-is-deleted
+    except OSError:
+        return False
+    return True
 
 
 def _seen(path: str, key: str) -> StoredObject:

@@ -226,10 +226,12 @@ class ProducerStates:
     - state changes only through `update`, after the batch has been written (KAFKA-6683);
     - `refusals` and `verifications` are of this process alone, and say nothing of what is written;
     - `open` has the first offset of each open transaction by producer, rising; `ended` those whose marker may lie at or
-      above the high watermark, by rising marker.
+      above the high watermark, by rising marker;
+    - `unsettled` has producers whose open transaction may have ended in a log that was lost: nothing of them is taken
+      until it is known what became of it (rule C29).
     """
 
-    __slots__ = ("_entries", "_verifications", "ended", "open", "refusals")
+    __slots__ = ("_entries", "_verifications", "ended", "open", "refusals", "unsettled")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
@@ -237,6 +239,7 @@ class ProducerStates:
         self.open: dict[int, int] = {}
         self.ended: deque[EndedTransaction] = deque()
         self.refusals: Refusals[int] = Refusals()
+        self.unsettled: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -263,7 +266,8 @@ class ProducerStates:
 
         Raises:
             KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, NOT_ENOUGH_REPLICAS for
-                a batch that came before the first of its transaction, or the code of an earlier batch's refusal.
+                a batch that came before the first of its transaction, or of an unsettled producer, or the code of an
+                earlier batch's refusal.
         """
         first = header.base_sequence
         epoch = header.producer_epoch
@@ -404,6 +408,9 @@ class ProducerStates:
         """Whether a batch belongs to the transaction that is open, or may begin one. Raises KafkaError."""
         figures = {"producer_id": header.producer_id, "epoch": header.producer_epoch, "sequence": header.base_sequence}
         if entry is not None and entry.transaction_start >= 0:
+            if header.producer_id in self.unsettled:  # rule C29/unsettled-producers-write
+                message = "the leader was elected uncleanly, and asks what became of the producer's transaction"
+                raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message, **figures)
             if entry.epoch == header.producer_epoch:  # rule C10/the-next-transaction-goes-on-with-an-older-one
                 return
             message = "an older transaction of this producer is open here, whose marker has to come first"
@@ -467,6 +474,7 @@ class ProducerStates:
         entry.marker_offset = first_offset
         if marker is not None:
             entry.coordinator_epoch = marker.coordinator_epoch  # rule C10/coordinators-are-forgotten
+        self.unsettled.discard(header.producer_id)
         start, entry.transaction_start = entry.transaction_start, -1
         if start < 0:
             return None
@@ -541,6 +549,7 @@ class ProducerStates:
         self.open.clear()
         self.ended.clear()
         self.refusals.clear()
+        self.unsettled.clear()
 
     def _find_open(self) -> None:
         starts = [(one.transaction_start, one.producer_id) for one in self._entries.values()]

@@ -138,7 +138,15 @@ class SegmentScrub:
         return min(later) if later else int(self._log.log_end_offset)
 
     async def holes(self) -> list[Hole]:
-        """Find the holes of the segment. Raises DiskError; Gone where the segment is not what it was."""
+        """Find the holes of the segment that nobody mends while it is read. Raises DiskError; Gone where the segment is
+        not what it was."""
+        while True:
+            known = self._segment.holes
+            found = await self._pass()
+            if self._segment.holes is known:  # rule B19/holes-mended-meanwhile-are-found
+                return found
+
+    async def _pass(self) -> list[Hole]:
         holes: list[Hole] = []
         position, offset = 0, self._segment.base_offset
         while position < self._end:

@@ -188,6 +188,8 @@ MARKS: dict[str, str] = {
     "aborted-index-rotten": "an index of aborted transactions could not be, and was built anew",
     "aborted-records-removed": "compaction removed records of an aborted transaction",
     "marker-removed": "compaction removed a transaction's marker, its data being gone for long",
+    "attempt-of-the-dead-deleted": "a file was deleted that a process was writing into a store of files when it died",
+    "lost-marker-written": "a transaction whose marker an unclean election lost was ended by the leader",
     "older-connection": "a request of the first protocol of transactions came by a connection that counts no more",
     "ahead-of-its-transaction": "a batch was refused because the first one of its transaction is not written yet",
     "behind-a-refusal": "a batch was refused because an earlier one of its producer was, and has not come again yet",

@@ -1,4 +1,4 @@
-"""Settings as rows: what one is, how its values are read, and typed views of tables of them.
+"""Settings as rows: the columns of a row, the kinds of values, and typed views of tables of rows.
 
 A setting of a node, broker, topic or client is told once, as a row of a subclass of `Settings`:
 
@@ -114,25 +114,25 @@ class Setting(Generic[T]):
 
     @property
     def live(self) -> bool:
-        """It can change while that goes on to which it belongs."""
+        """True if it can change while the node or the topic to which it belongs is in use."""
         return self.scope in (Scope.BROKER, Scope.TOPIC, Scope.CLIENT_METRICS)
 
     @property
     def secret(self) -> bool:
-        """Its value is never shown."""
+        """True if its value is never shown."""
         return is_secret(self.name)
 
     @property
     def documentation(self) -> str:
-        """The sentence, and behind it why values have no effect, where that is so."""
+        """The sentence, followed by the reason why values have no effect, if there is one."""
         return self.sentence + (no_effect(self.idle, self.default or "") if self.idle else "")
 
     def without_effect(self, value: str) -> str:
-        """Why this value does nothing; empty where it does what it says."""
+        """Reason why this value has no effect; "" if it has one."""
         return "" if value == self.default else self.idle
 
     def default_value(self) -> T:
-        """What holds where nothing is given. Raises ConfigError where something must be."""
+        """Value of a setting that is not given. Raises ConfigError if it must be given."""
         if self.required:
             raise ConfigError(self.name, "", f"it must be given. {self.sentence}")
         return self._default if self.live else self.read(self.name, self.default)
@@ -222,7 +222,7 @@ class Settings:
         self.__dict__.update(told, **{name: part(given) for name, part in self.parts.items()} | values)
 
     def replaced(self, **values: Any) -> Self:
-        """The same with other values of these attributes, as they are. Raises TypeError: there is none of that name."""
+        """A copy with other values of these attributes. Raises TypeError if there is no attribute of that name."""
         self._check_names(values)
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__, **values)

@@ -311,12 +311,13 @@ class ReplicaManager:
         return None
 
     def append_marker(
-        self, tp: TopicPartition, marker: Marker, transaction_version: int, done: AppendDone
+        self, tp: TopicPartition, marker: Marker, transaction_version: int, done: AppendDone, *, leader_epoch: int = -1
     ) -> Append | None:
         """End a producer's transaction as leader, as with acks=all: `done` is called exactly once, before this returns
         for errors (then None is returned), or when the high watermark has passed the marker.
 
-        `transaction_version`: of the protocol of the transaction. Errors are those of `Append`, of `Partition.refusal`
+        `transaction_version`: of the protocol of the transaction. `leader_epoch`: of the leadership that the marker was
+        sent to; -1: any. Errors are those of `Append`, of `Partition.refusal`
         and of `PartitionLog.append_marker`.
         """
         partition = self._partitions.get(tp)
@@ -324,7 +325,7 @@ class ReplicaManager:
             Append(done).end(*NOT_HOSTED)
             return None
         try:
-            return partition.append_marker(marker, transaction_version, done)
+            return partition.append_marker(marker, transaction_version, done, leader_epoch=leader_epoch)
         except FatalError as error:
             self.fatal(error)
             raise

@@ -559,13 +559,16 @@ class Partition:
             shared.counters.messages_in_bytes += len(batches)
         return self._written(append, core, plog, result, now_ms, waits=waits)
 
-    def append_marker(self, marker: Marker, transaction_version: int, done: AppendDone) -> Append | None:
+    def append_marker(
+        self, marker: Marker, transaction_version: int, done: AppendDone, *, leader_epoch: int
+    ) -> Append | None:
         """See `ReplicaManager.append_marker`."""
         append = Append(done)
-        core, plog = self.leader, self.log
-        if core is None or plog is None:
-            append.end(*self.refusal())
+        error, message = self.refusal(leader_epoch)  # rule C28/markers-of-an-older-leadership-count
+        if error is not ErrorCode.NONE:
+            append.end(error, message)
             return None
+        core, plog = self.leading()
         if (error := core.admit_acks_all()) is not ErrorCode.NONE:  # rule C12/a-marker-of-too-few
             append.end(error, _too_few(core))
             return None

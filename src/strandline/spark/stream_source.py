@@ -1,8 +1,8 @@
 """`spark.readStream.format("strandline")`: the driver's plan of each micro-batch, and the tasks' reading.
 
-Offsets come from the planner alone, so what a batch holds does not hang on this process. Limits: Spark's Python API
-takes one ReadLimit from a source and hands it back with each trigger, or ReadAllAvailable (Trigger.Once); any other
-than that stands here for all of the limits that the options set.
+Offsets come from the planner alone, so what a batch holds does not depend on this process. Limits: Spark's Python API
+takes one ReadLimit from a source and hands it back with each trigger, or ReadAllAvailable (Trigger.Once); any limit
+but ReadAllAvailable stands for all of the limits that the options set.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_lookup": None, "_planner": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint starts. Raises as `StreamPlanner.initial`."""
+        """Offsets at which a query without a checkpoint starts. Raises as `StreamPlanner.initial`."""
         return self._plan().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -67,18 +67,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; `start` when there is none. Raises as `StreamPlanner.next_end`."""
+        """Offsets at which the next micro-batch ends; `start` if there is none. Raises as `StreamPlanner.next_end`."""
         begin = StreamOffset.from_json(start)
         end = self._plan().next_end(begin, unlimited=isinstance(limit, ReadAllAvailable))
         return start if end is begin else end.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Trigger.AvailableNow: nothing that is written from now on is for this run."""
+        """Trigger.AvailableNow: this run reads nothing that is written from now on."""
         self._plan().stop_at_present()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The ends of the log at the last trigger: `latestOffset` in the query's progress. Beside the form of an offset
-        it says what each partition lags behind, which Spark's Python API has no place for else."""
+        it says how far each partition lags behind: Spark's Python API has no other place for that."""
         if self._planner is None or self._planner.newest is None:
             return None
         lag: dict[str, dict[str, int]] = {}

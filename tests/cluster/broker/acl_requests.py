@@ -181,6 +181,14 @@ REQUESTS: list[Ask] = [
     Ask(Api.ADD_RAFT_VOTER, lambda t: {"voter_id": 1, "timeout": 1000}),
     Ask(Api.REMOVE_RAFT_VOTER, lambda t: {"voter_id": 1}),
     Ask(
+        Api.UPDATE_RAFT_VOTER,
+        lambda t: {
+            "voter_id": 1,
+            "current_leader_epoch": -1,
+            "k_raft_version_feature": {"min_supported_version": 0, "max_supported_version": 1},
+        },
+    ),
+    Ask(
         Api.UPDATE_FEATURES,
         lambda t: {
             "feature_updates": [

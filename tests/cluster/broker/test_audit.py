@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,13 @@ from test_kafka_produce import batch, produced
 
 from strandline.cluster.broker import audit
 from strandline.cluster.broker.audit import Audit
+from strandline.cluster.broker.request import Exchange, Peer, RequestContext
 from strandline.cluster.broker.table import APIS
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import Piece
+from strandline.proto.steps import Steps
 
 ME = "User:ANONYMOUS"
 CHANGE_NOTHING = {
@@ -48,6 +51,8 @@ CHANGE_NOTHING = {
     *(api for api in Api if api.name.startswith("DESCRIBE_") or api.name.endswith("_DESCRIBE")),
 }
 """What clients do all day, and what only looks."""
+
+VOTERS = (Api.ADD_RAFT_VOTER, Api.REMOVE_RAFT_VOTER, Api.UPDATE_RAFT_VOTER)
 
 
 class Lines:
@@ -90,7 +95,7 @@ def test_every_version_of_every_change_has_its_line(tmp_path: Path) -> None:
         things = Things("no-topic", node.create_topic("other"), "no-group")
         with capture_logs() as logs:
             for api, values, since in REQUESTS:
-                if APIS[api].changes is None or api in (Api.ADD_RAFT_VOTER, Api.REMOVE_RAFT_VOTER, Api.ELECT_LEADERS):
+                if APIS[api].changes is None or api in (*VOTERS, Api.ELECT_LEADERS):
                     continue
                 for version in range(max(since, APIS[api].first), APIS[api].last + 1):
                     if api is Api.DELETE_ACLS:  # there shall be something to delete
@@ -256,6 +261,28 @@ def test_no_change_without_its_line(tmp_path: Path) -> None:
         assert "".join(what for _, what, _ in lines) == f"ACL {user} may READ topic t"
 
     run(tmp_path, main)
+
+
+def test_whoever_leaves_while_lines_are_written_is_not_unseen() -> None:
+    """The changes of a long request are noted in steps; those that are left are noted at once then."""
+    noted: list[int] = []
+
+    def see(_answer: Sequence[Piece]) -> Steps[None]:
+        for number in range(5):
+            noted.append(number)
+            yield
+
+    context = RequestContext(Peer("PLAINTEXT", "127.0.0.1"), "", "CreateTopics", 7, 1, 0.0)
+    connection: Any = None
+    exchange = Exchange(connection, context, True)
+    exchange.when_gone = lambda: pytest.fail("the changes have their lines already")
+    watched = audit._Watched(exchange, see)
+    steps = watched.respond_in_steps([b""])
+    next(steps)
+    assert exchange.when_gone is None
+    steps.close()
+    assert noted == [0, 1, 2, 3, 4]
+    assert not exchange.ready
 
 
 def acl(user: str) -> dict[str, Any]:

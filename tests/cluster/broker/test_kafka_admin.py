@@ -11,11 +11,13 @@ from kafka_case import run, versions
 from kafka_node import KafkaNode
 from kafka_wire import KafkaClient
 
+from strandline.cluster.broker.each_item import ASKED_MAX
 from strandline.controller.metadata.features import LEVEL_OF_MOVES, level_records
 from strandline.controller.metadata.image import topic_resource
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.log.batch import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId
 
 # Topics
@@ -449,3 +451,40 @@ async def produce_one(client: KafkaClient, topic: str, **producer: int) -> bytes
     answer = await client.ask("produce", 9, acks=-1, timeout=5000, transactional_id=None, topic_data=data)
     assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
     return batch
+
+
+def test_the_controller_is_asked_for_some_after_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule A48: what one request names is no batch of the metadata log by itself. Each item has its outcome, in order;
+    what keeps the controller from answering for some is the outcome of the rest."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        asked: list[int] = []
+        ask = node.controller.ask
+
+        async def counted(operation: Any, request: Any, timeout_ms: float) -> Any:
+            asked.append(len(getattr(request, "topics", ()) or getattr(request, "partitions", ())))
+            if len(asked) == 3:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
+            return await ask(operation, request, timeout_ms)
+
+        monkeypatch.setattr(node.controller, "ask", counted)
+        names = [f"none{number}" for number in range(4 * ASKED_MAX)]
+        wanted = [{"name": name, "topic_id": None} for name in names]
+        deleted = (await client.ask("delete_topics", 6, topics=wanted, timeout=60_000)).responses
+        assert asked == [ASKED_MAX] * 3
+        assert [one.name for one in deleted] == names
+        unknown, none = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REQUEST_TIMED_OUT
+        assert [one.error_code for one in deleted] == [unknown] * (2 * ASKED_MAX) + [none] * (2 * ASKED_MAX)
+        named = [{"topic": "t", "partitions": list(range(2 * ASKED_MAX + 1))}]
+        fields = {"election_type": 0, "timeout": 60_000}
+        elected = await client.ask("elect_leaders", 2, topic_partitions=named, **fields)
+        assert asked[3:] == [ASKED_MAX, ASKED_MAX, 1]
+        assert [one.error_code for one in elected.replica_election_results[0].partition_result] == [unknown] * (
+            2 * ASKED_MAX + 1
+        )
+        node.create_topic("many", ASKED_MAX + 1)
+        every = await client.ask("elect_leaders", 2, topic_partitions=None, **fields)
+        assert asked[6:] == [ASKED_MAX, 1]
+        assert every.replica_election_results == ()
+
+    run(tmp_path, main)

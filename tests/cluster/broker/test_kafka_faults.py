@@ -11,6 +11,7 @@ import pytest
 from kafka_case import run
 from kafka_node import KafkaNode
 from kafka_wire import KafkaClient, request_class
+from test_groups_wire import found
 from test_kafka_produce import batch, produced
 
 from strandline.cluster.broker.api import ApiRow, ServedApi
@@ -86,6 +87,7 @@ def test_every_version_of_every_api_answers_with_the_error_once(tmp_path: Path, 
     """The answer is one of that version, kio reads all of it, the error stands in it; the next request is served."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
+        await found(client, "a")  # or each request about a group waits a second for its coordinator
         faults = inject(node)
         api, name = served.api, served.api.name.lower()
         for version in range(served.first, served.last + 1):

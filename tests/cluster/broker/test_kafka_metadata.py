@@ -21,6 +21,7 @@ from strandline.cluster.broker.table import APIS
 from strandline.controller.metadata.features import OWN_LEVELS
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.steps import FEW
 
 # ApiVersions
 
@@ -200,6 +201,20 @@ def test_metadata_follows_every_change(tmp_path: Path) -> None:
         await client.ask("delete_topics", 4, topic_names=("t",), timeout=1000)
         answer = await client.ask("metadata", 9, topics=[{"name": "t"}])
         assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(tmp_path, main)
+
+
+def test_metadata_of_many_partitions_is_encoded_in_steps(tmp_path: Path) -> None:
+    """Rule A48: and is the same."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t", 4 * FEW)
+        image = node.controller.image
+        how = (image, image.topics["t"], "PLAINTEXT", metadata_api.Shape.FLEXIBLE, ())
+        assert len(list(metadata_api.encode_partitions(*how))) == 4
+        answer = await client.ask("metadata", 12, topics=None)
+        assert [one.partition_index for one in answer.topics[0].partitions] == list(range(4 * FEW))
 
     run(tmp_path, main)
 

@@ -14,7 +14,7 @@ from quota_case import EVERY_CLIENT, set_quota, waits_ms
 
 from strandline.cluster.broker.audit import Audit
 from strandline.cluster.broker.config import BrokerConfig
-from strandline.cluster.broker.table import STRICT_SINCE
+from strandline.cluster.broker.table import APIS
 from strandline.controller import api as asked
 from strandline.controller.machine import topics as machine_topics
 from strandline.proto.error_codes import ErrorCode
@@ -22,6 +22,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.quotas import QuotaEntity
 
 ME = QuotaEntity("ANONYMOUS")
+STRICT_SINCE = {row.api.title: row.strict_since for row in APIS.values() if row.strict_since is not None}
 BURST = 11
 """Partitions at once, with a rate of one a second."""
 

@@ -15,8 +15,9 @@ from test_kafka_produce import batch
 
 from strandline.cluster.broker.handlers.producers import ProducersHandler
 from strandline.controller import operations
-from strandline.controller.api import AddVoterRequest, VoterReply
+from strandline.controller.api import AddVoterRequest, UpdateVoterRequest, VoterReply
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId
 
 # Offsets
@@ -188,6 +189,39 @@ def test_describe_quorum(tmp_path: Path, version: int) -> None:
         if version >= 2:
             assert metadata.current_voters[0].replica_directory_id == UUID(int=5)
             assert [(one.node_id, one.listeners[0].port) for one in answer.nodes] == [(1, 19091)]
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("version", versions("UpdateRaftVoter"))
+def test_update_raft_voter_passes_on_what_is_told(tmp_path: Path, version: int) -> None:
+    """Endpoint, levels and epoch; the answer says who leads, a refusal too. The quorum itself:
+    `tests/controller/raft/test_raft_dynamic_voters.py`."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        asked: list[object] = []
+        refusal: list[KafkaError] = []
+
+        async def ask(operation: object, request: object, timeout_ms: float) -> VoterReply:
+            asked.append((operation, request))
+            if refusal:
+                raise refusal.pop()
+            return VoterReply((ME,))
+
+        node.controller.ask = ask  # type: ignore[method-assign]
+        listeners = [{"name": "OTHER", "host": "a", "port": 1}, {"name": "INTERNAL", "host": "b", "port": 2}]
+        voter = {"cluster_id": None, "current_leader_epoch": 3, "voter_id": 4, "voter_directory_id": UUID(int=4)}
+        knows = {"min_supported_version": 0, "max_supported_version": 1}
+        told = {**voter, "listeners": listeners, "k_raft_version_feature": knows}
+        for error in (ErrorCode.NONE, ErrorCode.VOTER_NOT_FOUND):
+            if error:
+                refusal.append(KafkaError(error, "no such voter"))
+            answer = await client.ask("update_raft_voter", version, **told)
+            assert answer.error_code == error
+            leader = answer.current_leader
+            assert (leader.leader_id, leader.host, leader.port) == (ME, "127.0.0.1", 19091)
+            passed_on = UpdateVoterRequest(NodeId(4), UUID(int=4), Endpoint("b", 2), 0, 1, 3)
+            assert asked.pop() == (operations.UPDATE_VOTER, passed_on)
 
     run(tmp_path, main)
 

@@ -249,6 +249,42 @@ def test_whoever_has_many_names_takes_bounded_memory() -> None:
     run(body)
 
 
+def test_items_that_are_awaited_have_a_slice_at_a_time() -> None:
+    """As many as a turn has time for at once, as of most requests; the rest in turns, and others come between."""
+
+    async def body(site: Site) -> None:
+        async def make(number: int) -> int:
+            site.clock.now_ms += SLICE_MS
+            return number
+
+        few = int(TURN_MS / SLICE_MS) - 1
+        assert await site.loop_time.each(client("a"), make, range(few)) == list(range(few))
+        assert site.loop_time.waits == 0
+        assert await site.loop_time.each(client("a"), make, range(20)) == list(range(20))
+        assert site.loop_time.waits == 20 - few
+
+    run(body)
+
+
+def test_short_work_is_done_at_once() -> None:
+    """Work in steps waits for no turn before it has had the time of one."""
+
+    async def body(site: Site) -> None:
+        def steps(count: int) -> Steps[int]:
+            for _ in range(count):
+                site.clock.now_ms += SLICE_MS
+                yield
+            return count
+
+        few = int(TURN_MS / SLICE_MS) - 1
+        assert await site.loop_time.at_once_or_in_turns(client("a"), steps(few)) == few
+        assert site.loop_time.waits == 0
+        assert await site.loop_time.at_once_or_in_turns(client("a"), steps(20)) == 20
+        assert site.loop_time.waits > 10
+
+    run(body)
+
+
 def test_long_work_of_many_has_a_slice_each() -> None:
     """Twenty that work long have their slices in turns; in none is more done than clients have time for, and whoever
     goes leaves nothing behind."""

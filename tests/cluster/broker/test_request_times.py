@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from test_kafka_produce import batch, produce, produced
 from tests.log.helpers import ManualClock
 
 from strandline.cluster.broker.loop_time import TURN_MS
-from strandline.cluster.broker.request import Connection, Exchange, Peer, RequestContext
+from strandline.cluster.broker.request import Connection, Exchange, Parts, Peer, RequestContext
 from strandline.cluster.broker.sending import ANSWERS_MAX, Sending
-from strandline.cluster.broker.slow_requests import LINES_MAX, WINDOW_MS, Parts, SlowRequests
+from strandline.cluster.broker.slow_requests import LINES_MAX, WINDOW_MS, SlowRequests
 from strandline.cluster.broker.stats import TIME_BOUNDS_MS, ListenerStats
 
 
@@ -41,7 +41,8 @@ class Site:
     def answered(self, exchange: Exchange) -> None:
         exchange.answered_ms = self.clock.monotonic_ms()
         exchange.end_step(exchange.answered_ms)
-        self.stats.slow.look(exchange)
+        if self.stats.slow.may_be_slow(exchange.answered_ms - exchange.arrived_ms, exchange.size):
+            exchange.take_detail()
 
     def identity(self) -> dict[str, Any]:
         return {"client": "10.0.0.7:4711", "software": "a 1", "listener": "PLAINTEXT"}
@@ -107,14 +108,14 @@ def test_each_part_of_a_request_by_the_instants_that_bound_it() -> None:
     asyncio.run(main())
 
 
-def test_answers_that_nobody_takes_are_held_without_their_bytes() -> None:
+def test_answers_that_nobody_takes_are_held_up_to_a_number() -> None:
     """Bounded, whatever a client that reads nothing makes a node hold; a connection that goes takes them with it."""
 
     async def main() -> None:
         site = Site()
         site.unsent_bytes = 1 << 20
-        held = [site.serve(1, body=b"x" * 1000) for _ in range(ANSWERS_MAX + 5)]
-        assert not any(exchange.parts for exchange in held)
+        for _ in range(ANSWERS_MAX + 5):
+            site.serve(1, body=b"x" * 1000)
         assert site.stats.apis["Produce", 9].answers == 5
         site.sending.close()
         site.unsent_bytes = 0
@@ -241,6 +242,30 @@ def test_what_the_parts_are_through_a_socket(tmp_path: Path) -> None:
         assert whole == pytest.approx(parts["total"])
         assert parts_of(stats)["local"] > 0
 
+    run(tmp_path, main)
+
+
+def test_a_request_whose_time_ends_later_holds_no_bytes_of_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the transport's once it has them: a client that reads nothing keeps them there, and nowhere else."""
+    handed: list[Exchange] = []
+    goes_on = Sending.handed_over
+
+    def handed_over(self: Sending, exchanges: Sequence[Exchange], flushed_ms: float) -> None:
+        handed.extend(exchanges)
+        goes_on(self, exchanges, flushed_ms)
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("orders")
+        await produced(client, 9, "orders", {0: batch(b"x")})
+        await produced(client, 9, "orders", {0: batch(b"y" * 1000)})
+        await until(lambda: len(handed) == 2)
+        await fetch(client, 300)
+        assert handed[-1].size > 1000
+        assert [exchange.parts for exchange in handed] == [[], [], []]
+
+    monkeypatch.setattr(Sending, "handed_over", handed_over)
     run(tmp_path, main)
 
 

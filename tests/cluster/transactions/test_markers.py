@@ -55,17 +55,20 @@ class Replicas:
 
     Attributes:
         written: every marker that was appended, with its partition.
+        leader_epochs: which leadership each marker that came was for.
     """
 
     def __init__(self) -> None:
         self.written: list[tuple[TopicPartition, Marker, int]] = []
+        self.leader_epochs: list[int] = []
         self.answers: dict[TopicPartition, list[ErrorCode]] = {}
         self.waiting: list[Append] = []
 
     def append_marker(
-        self, tp: TopicPartition, marker: Marker, transaction_version: int, done: AppendDone
+        self, tp: TopicPartition, marker: Marker, transaction_version: int, done: AppendDone, *, leader_epoch: int
     ) -> Append | None:
         append = Append(done)
+        self.leader_epochs.append(leader_epoch)
         queued = self.answers.get(tp)
         code = queued.pop(0) if queued else None
         if code is None or code is ErrorCode.NONE:
@@ -76,11 +79,17 @@ class Replicas:
         append.end(code)
         return None
 
-    def write_marker(self, partition: int, marker: Marker, transaction_version: int) -> Awaitable[ErrorCode]:
+    def write_marker(
+        self, partition: int, marker: Marker, transaction_version: int, *, leader_epoch: int
+    ) -> Awaitable[ErrorCode]:
         """As the runtime of the groups."""
         ended = asyncio.get_running_loop().create_future()
         tp = TopicPartition(OFFSETS_TOPIC, partition)
-        self.append_marker(tp, marker, transaction_version, lambda outcome: ended.set_result(outcome.error))
+
+        def done(outcome: Append) -> None:
+            ended.set_result(outcome.error)
+
+        self.append_marker(tp, marker, transaction_version, done, leader_epoch=leader_epoch)
         return ended
 
     def commit(self) -> None:
@@ -203,6 +212,24 @@ def test_markers_follow_the_leader() -> None:
         site.apply(PartitionChangeRecord(T, 1, leader=ONE))
         await until(lambda: site.told)
         assert site.replicas[ONE].written == [(T1, Marker(7, 0, True, 3), 1)]
+        # Each was sent to the leadership that the metadata named then (rule C28).
+        assert set(site.replicas[TWO].leader_epochs) == {0}
+        assert site.replicas[ONE].leader_epochs == [2]
+
+    run(body)
+
+
+def test_a_marker_of_a_build_that_names_no_leadership() -> None:
+    """It counts in any (rule C28): a rolling upgrade goes on."""
+
+    async def body(site: Site) -> None:
+        site.replicas[TWO].answers[T1] = [ErrorCode.NONE]
+        named = tuple(NamedPartition(*partition) for partition in (T1, T0))
+        marker = MarkerToWrite(1, ProducerId(7), 0, True, 3, 1, named)
+        site.replicas[TWO].answers[T0] = [ErrorCode.NONE]
+        codes = await site.writers[TWO].write(Sender(ONE, BrokerEpoch(11)), [marker])
+        assert codes == [ErrorCode.NONE, ErrorCode.NONE]
+        assert site.replicas[TWO].leader_epochs == [-1, -1]
 
     run(body)
 

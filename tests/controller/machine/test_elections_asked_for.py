@@ -222,7 +222,7 @@ def test_producer_ids_do_not_begin_again_at_their_end(machine_cluster: Any) -> N
 
 
 def test_producer_id_blocks_are_never_given_out_twice(machine_cluster: Any) -> None:
-    """Rule C3: blocks of 1000, over failovers too; only a registered broker of this life gets one."""
+    """Rule C3, KAFKA-15552: blocks of 1000, over failovers too; only a registered broker of this life gets one."""
     cluster = machine_cluster(2)
     blocks = []
     for round_ in range(6):

@@ -286,3 +286,35 @@ async def test_what_the_log_says_outdoes_what_was_told(tmp_path: Path) -> None:
         leader._driver.core.add_voter(third.id, third.directory_id, leader._driver.now_ms())  # before anybody speaks
         assert addresses.of(NodeId(2)) == newcomer.endpoint
         assert addresses.of(NodeId(9)) is None
+
+
+@in_a_loop
+async def test_voters_that_have_all_moved_find_each_other(tmp_path: Path) -> None:
+    """Rule A37: none is where the log says. They look for each other at the bootstrap addresses, the first of which is
+    that of a controller without a vote; who leads then records where they are."""
+    async with Growing(tmp_path, voters=3) as cluster:
+        leader = await cluster.begin()
+        newcomer = cluster.newcomer(4, bootstrap=(leader_endpoint(cluster),))
+        await newcomer.start()
+        await cluster.caught_up(leader, newcomer)
+        members = list(cluster.members.values())
+        for member in members:
+            member.kill()
+        for member in members:
+            member.endpoint = Endpoint("elsewhere", int(member.id))
+        moved = tuple(member.endpoint for member in reversed(members))
+        for member in members:
+            member.joins = {"bootstrap": moved}
+            await member.start()
+        led = await cluster.elect()
+        assert led.quorum is not None
+        quorum = led.quorum
+        wanted = {member.id: member.endpoint for member in members if member is not newcomer}
+        await cluster.until(lambda: dict(quorum.voters.endpoints) == wanted)
+
+
+def leader_endpoint(cluster: Cluster) -> Endpoint:
+    """Where the leader listens."""
+    leader = cluster.leader()
+    assert leader is not None
+    return leader.endpoint

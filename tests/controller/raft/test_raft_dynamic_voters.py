@@ -312,3 +312,47 @@ def test_a_follower_that_is_no_voter_has_a_place_in_no_line() -> None:
     """A resigned leader that was removed hears of its successor: a place among voters it has none (KAFKA-17608)."""
     voters = bench(said(2, 3)).core.voters
     assert voters.succession(NodeId(2), NodeId(1)) == 1
+
+
+def test_a_voter_tells_where_it_listens() -> None:
+    """KIP-853 (UpdateRaftVoter): recorded once, in force at once; what its fetches say counts, and it knows the
+    level."""
+    one = leading(1, 2, 3)
+    moved, known = Endpoint("elsewhere", 9), range(2)
+    leader = one.core.leading
+    assert leader is not None
+    leader.voters[NodeId(2)].listens_at = None  # a voter whose fetches say nothing of it
+
+    def told(number: int, endpoint: Endpoint | None, levels: range = known) -> int | None:
+        return one.core.update_voter(key(number), endpoint, levels, one.now)
+
+    assert told(2, at(2)) is None
+    assert told(2, moved) is not None
+    assert one.core.voters.endpoints == {1: at(1), 2: moved, 3: at(3)}
+    codes = {}
+    for name, asked in {
+        "while a change is not committed": (2, at(2), known),
+        "elsewhere than its fetches": (3, moved, known),
+        "no endpoint": (2, None, known),
+        "another level": (2, at(2), range(1)),
+        "no voter": (4, at(4), known),
+    }.items():
+        with pytest.raises(KafkaError) as caught:
+            told(*asked)
+        codes[name] = caught.value.code
+    assert codes == {
+        "while a change is not committed": ErrorCode.REQUEST_TIMED_OUT,
+        "elsewhere than its fetches": ErrorCode.INVALID_REQUEST,
+        "no endpoint": ErrorCode.INVALID_REQUEST,
+        "another level": ErrorCode.INVALID_UPDATE_VERSION,
+        "no voter": ErrorCode.VOTER_NOT_FOUND,
+    }
+
+
+def test_no_voter_of_a_static_quorum_tells_where_it_listens() -> None:
+    """kraft.version 0: where voters are is configured."""
+    one = Bench(recorded=False, standing=Standing(may_vote=True, listens_at=at(1)))
+    one.lead()
+    with pytest.raises(KafkaError) as caught:
+        one.core.update_voter(key(2), at(2), range(2), one.now)
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION

@@ -20,6 +20,7 @@ from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import REQUEST_ELEMENTS_MAX, Unencodable
 from strandline.proto.kafka.schema import kind_of
+from strandline.proto.steps import FEW, Steps, at_once
 from tests.proto.kafka.samples import instances, plain, read_by_kio, written_by_kio
 
 SERVED = [(served.api, version) for served in APIS.values() for version in range(served.first, served.last + 1)]
@@ -52,6 +53,40 @@ def test_a_version_that_kio_does_not_have_yet_is_written_by_hand_here() -> None:
     answer = {"error_code": 129, "api_keys": [], "throttle_time": 0}
     written = [bytes(schema.response(Api.API_VERSIONS, version).encode(answer)) for version in (4, 5)]
     assert written[0] == written[1]
+
+
+def test_what_is_long_is_read_and_written_in_steps() -> None:
+    """Rule A48: in every depth, and what is made is the same."""
+    for topics, partitions in ((1, 2000), (2000, 1), (40, 50)):
+        numbers = range(partitions)
+        asked = [{"partition_index": n, "committed_offset": n, "committed_metadata": "m"} for n in numbers]
+        values = {
+            "group_id": "g",
+            "generation_id_or_member_epoch": 1,
+            "member_id": "",
+            "topics": [{"name": f"t{n}", "partitions": asked} for n in range(topics)],
+        }
+        message = schema.request(Api.OFFSET_COMMIT, 9)
+        raw = message.encode(values)
+        steps = message.encode_in_steps(values)
+        stops = topics * (partitions + 1) // FEW
+        assert counted(steps) == (raw, stops)
+        assert counted(message.decode_in_steps(raw)) == (message.decode(raw), stops)
+        with pytest.raises(ProtocolError, match="cannot be read"):
+            at_once(message.decode_in_steps(raw[:-1]))
+        with pytest.raises(Unencodable):
+            at_once(message.encode_in_steps({**values, "topics": [{"name": 1, "partitions": ()}]}))
+
+
+def counted(steps: Steps[Any]) -> tuple[Any, int]:
+    """What they make, and how often they stop."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value, count
+        count += 1
 
 
 def test_offsets_of_a_transaction_by_topic_id_are_written_by_hand_here() -> None:

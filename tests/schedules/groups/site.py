@@ -15,7 +15,7 @@ from strandline.client.types import NewTopic
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC, partition_of
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
-from strandline.proto.kafka import kio_modules, schema
+from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.consumer_protocol import (
     Subscription,
@@ -100,7 +100,7 @@ class Wire:
                 answer = await self._reader.readexactly(size)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             raise GaveUp(api) from error
-        kind = getattr(kio_modules.module(key.name.lower(), version, "response"), f"{key.title}Response")
+        kind = schema.kind_of(key, version, "response")
         return entity_reader(kind)(answer, 5 if api in FLEXIBLE else 4)[0]
 
 

@@ -96,7 +96,8 @@ def test_52_too_large_a_batch_in_the_middle_of_a_pipeline() -> None:
 @schedule(52, rule="C1: what is behind a refusal is refused alike", mutant="out-of-order-behind-a-refusal")
 def test_52_a_refusal_in_the_middle_of_a_pipeline(reason: str) -> None:
     """A batch is stored and has no answer, the next is refused for a reason that passes, and those behind it come when
-    it has passed: none of the answers may make the client send the stored one under another number."""
+    it has passed: none of the answers may make the client send the stored one under another number. Of a transaction
+    a part would be lost without a word (librdkafka#3571, librdkafka#3575)."""
     bench = Bench()
 
     async def scenario(bench: Bench) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 from strandline.chaos.cluster import Live
 from strandline.chaos.sim.ports import Ports
+from strandline.chaos.sim.world import World
 from strandline.client.types import NewTopic
 from strandline.cluster.groups.partitions import partition_of
 from strandline.cluster.transactions.commands import Producer
+from strandline.cluster.transactions.markers import CALL_MS
 from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.controller.metadata.features import NEWEST_LEVEL, TRANSACTION_TOPIC
 from strandline.log.batch import Record, build_batch
@@ -32,6 +34,37 @@ TOPIC = "t"
 LEVELS = {"metadata.version": NEWEST_LEVEL, "transaction.version": 2}
 
 
+class HeldCalls:
+    """Calls from one machine to another that are carried out so much later, although their caller has given them up.
+
+    Attributes:
+        held: how many were taken.
+        earliest_ms, latest_ms: world time at which the last of them is carried out: so long after its caller has given
+            it up.
+    """
+
+    def __init__(self, world: World, source: str, target: str, for_ms: int) -> None:
+        self._world = world
+        self._route = source, target
+        self._for_ms = for_ms
+        self.earliest_ms = self.latest_ms = 0.0
+        self._lateness = world.network.lateness
+        self.held = 0
+        world.network.lateness = self._late  # type: ignore[method-assign]
+
+    def _late(self, source: str, target: str) -> int:
+        if (source, target) != self._route:
+            return self._lateness(source, target)
+        self.held += 1
+        self.earliest_ms = self._world.now_ms + self._for_ms
+        self.latest_ms = self.earliest_ms + CALL_MS
+        return self._for_ms * 1_000
+
+    def stop(self) -> None:
+        """Hold no more; those that are held stay on their way."""
+        self._world.network.lateness = self._lateness  # type: ignore[method-assign]
+
+
 class TransactionSite(ClusterStage):
     """Attributes:
     transactional_id, partition: of which nodes of their own have the coordinator and the data, and a third one leads
@@ -39,7 +72,9 @@ class TransactionSite(ClusterStage):
     producer: as the coordinator says last.
     """
 
-    def __init__(self, seed: int, **settings: str) -> None:
+    def __init__(self, seed: int, copies: int = 3, **settings: str) -> None:
+        """`copies`: of the topic; of two, the other one is where the quorum is led."""
+        self._copies = copies
         super().__init__(seed, {**SETTINGS, **{key.replace("_", "."): value for key, value in settings.items()}})
         self.transactional_id = ""
         self.partition = TopicPartition(TOPIC, -1)
@@ -52,12 +87,16 @@ class TransactionSite(ClusterStage):
         await self.until(
             lambda: all(live.node.publisher.image.transaction_version == 2 for live in self.cluster.nodes())
         )
-        await self.admin(lambda admin: admin.create_topics([NewTopic(TOPIC, 3, 3)]))
+        configs = {"min.insync.replicas": str(self._copies - 1)}
+        await self.admin(lambda admin: admin.create_topics([NewTopic(TOPIC, 3, self._copies, configs)]))
         await self.inside(1, self.coordinator("n1").ensure_topic)
         await self.cluster.wait_in_sync(READY_MS)
         controller = self.cluster.controller()
         self.partition = next(
-            TopicPartition(TOPIC, number) for number in range(3) if self.leader(TOPIC, number) != controller
+            TopicPartition(TOPIC, number)
+            for number in range(3)
+            if self.leader(TOPIC, number) != controller
+            and (self._copies == 3 or self.number(controller) in self.replicas(number))
         )
         names = (f"id-{number}" for number in range(1000))
         apart = {self.data, controller}
@@ -69,6 +108,17 @@ class TransactionSite(ClusterStage):
 
     def number(self, machine: str) -> int:
         return int(machine[1:])
+
+    def replicas(self, number: int) -> tuple[int, ...]:
+        image = self.cluster.newest_image()
+        assert image is not None
+        return image.topics[TOPIC].partitions[number].replicas
+
+    def in_sync(self) -> tuple[int, ...]:
+        """The numbers of the machines that are in sync in the partition."""
+        image = self.cluster.newest_image()
+        assert image is not None
+        return image.topics[TOPIC].partitions[self.partition.partition].isr
 
     @property
     def data(self) -> str:
@@ -172,6 +222,17 @@ class TransactionSite(ClusterStage):
         )
         if version == 2:
             self._sequence = 0
+
+    def hold_calls(self, source: str, target: str, for_ms: int) -> HeldCalls:
+        """Let each call from one machine to another be late by so much, from now on."""
+        return HeldCalls(self.world, source, target, for_ms)
+
+    def hold_answers(self, path: str, for_ms: int) -> None:
+        """Let each answer to calls of a method be late by so much, from now on."""
+        lateness = self.world.network.answer_lateness
+        self.world.network.answer_lateness = (  # type: ignore[method-assign]
+            lambda called: for_ms * 1_000 if called == path else lateness(called)
+        )
 
     @property
     def pending(self) -> int:

@@ -7,7 +7,7 @@ production code knows of none of this. Those that need the disks stand in `metad
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.metadata_logs import MajorityReachedHighWatermark, SnapshotAtLogStart
@@ -207,12 +207,13 @@ class CommittedLog:
 
 class VoterSetsMeet:
     """Committed voter sets are one sequence on all nodes, and any majority of one meets any majority of the next one
-    (rules A11, A36): they differ in one voter."""
+    (rules A11, A36): they differ in one voter.
+
+    Sets are taken from the logs of living nodes, as far as these are committed: several may come between two looks.
+    """
 
     def __init__(self) -> None:
         self._committed: list[tuple[int, tuple[ReplicaKey, ...], int]] = []
-        self._led: dict[int, QuorumView] = {}
-        """Node -> its last view, if it led."""
 
     @property
     def newest(self) -> tuple[int, tuple[ReplicaKey, ...]]:
@@ -225,35 +226,57 @@ class VoterSetsMeet:
     def check(self, view: QuorumView) -> None:
         if not view.voters:
             return
-        before = self._led.pop(view.node, None)
-        if view.leading:
-            self._led[view.node] = view
-        same = before is not None and (before.epoch, before.incarnation) == (view.epoch, view.incarnation)
-        if same and before is not None and before.voters_offset < min(view.voters_offset, view.high_watermark):
-            self._note(before)  # it was committed, and the leader appended the next one in the same step
+        offset, _ = self.newest
+        for at, said in () if view.log is None else view.log.voters_between(offset + 1, view.high_watermark):
+            if self._committed:
+                majority = len(said.voters) // 2 + 1 if said.kraft_version else self._committed[-1][2]
+                self._note(view.node, at, said.voters, majority)
         if view.high_watermark > view.voters_offset:
-            self._note(view)
+            self._note(view.node, view.voters_offset, view.voters, view.majority)
 
-    def _note(self, view: QuorumView) -> None:
-        """Take in the committed set of a view."""
-        offset, voters = self.newest
+    def _note(self, node: int, at: int, voters: tuple[ReplicaKey, ...], majority: int) -> None:
+        """Take in a committed set, and the offset of its record."""
+        offset, newest = self.newest
         if not self._committed:
-            self._committed.append((view.voters_offset, view.voters, view.majority))
-        elif view.voters_offset > offset and view.voters != voters:
-            self._follow(view, voters, self._committed[-1][2])
-        elif view.voters_offset >= 0:  # a machine with a new disk is configured with another directory of its own
-            known = next(known for at, known, _ in reversed(self._committed) if at <= view.voters_offset)
-            if view.voters != known:
-                facts = {"node": view.node, "offset": view.voters_offset, "here": view.voters, "elsewhere": known}
+            self._committed.append((at, voters, majority))
+        elif at > offset and voters != newest:
+            self._follow(at, voters, majority)
+        elif at >= 0:  # a machine with a new disk is configured with another directory of its own
+            known = next((known for since, known, _ in reversed(self._committed) if since <= at), None)
+            if known is not None and voters != known:
+                facts = {"node": node, "offset": at, "here": voters, "elsewhere": known}
                 raise InvariantViolated("VoterSetsMeet", "two voter sets were committed at one offset", **facts)
 
-    def _follow(self, view: QuorumView, before: tuple[ReplicaKey, ...], majority: int) -> None:
-        self._committed.append((view.voters_offset, view.voters, view.majority))
+    def _follow(self, at: int, voters: tuple[ReplicaKey, ...], majority: int) -> None:
+        _, before, majority_before = self._committed[-1]
+        self._committed.append((at, voters, majority))
         if any(key.directory_id is None for key in before):
             return  # whose directories are recorded now
-        if majority + view.majority <= len({*before, *view.voters}):
-            facts = {"offset": view.voters_offset, "before": before, "after": view.voters}
+        facts = {"offset": at, "before": before, "after": voters}
+        if majority_before + majority <= len({*before, *voters}):
             raise InvariantViolated("VoterSetsMeet", "two majorities need not meet", **facts)
+        if len({*before} ^ {*voters}) > 1:
+            raise InvariantViolated("VoterSetsMeet", "two voters changed at once", **facts)
+
+
+class RemovedLeaderResigns:
+    """A leader that knows its removal to be committed resigns: it commits nothing that it appended later (rule A36;
+    KAFKA-17608)."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[int, int], tuple[int, int]] = {}
+        """(node, incarnation) -> the epoch that it leads, and the end of its log when it was first seen so."""
+
+    def check(self, view: QuorumView) -> None:
+        key = (view.node, view.incarnation)
+        knows = view.leading and view.high_watermark > view.voters_offset
+        if not knows or any(voter.admits(view.replica) for voter in view.voters):
+            self._ends.pop(key, None)
+            return
+        epoch, end = self._ends.setdefault(key, (view.epoch, view.log_end))
+        if epoch == view.epoch and view.high_watermark > end:
+            facts = {"node": view.node, "epoch": epoch, "end": end, "high_watermark": view.high_watermark}
+            raise InvariantViolated("RemovedLeaderResigns", "a removed leader leads on", **facts)
 
 
 class QuorumChecks:
@@ -271,6 +294,7 @@ class QuorumChecks:
             NoLogDivergence(),
             self.log,
             self.voters,
+            RemovedLeaderResigns(),
         )
         self._snapshots = SnapshotAtLogStart(disk_of)
         self._majority = MajorityReachedHighWatermark(disk_of)
@@ -297,10 +321,17 @@ class QuorumChecks:
         self._led = {(view.node, view.incarnation): view for view in views if view.leading}
 
     def _counted_by(self, leader: QuorumView, living: Sequence[ReplicaKey]) -> QuorumView:
-        """The leader with the voters by which its high watermark rose: where it has appended another set in the same
-        instant, behind what it counted, those of before may have been enough."""
-        before = self._led.get((leader.node, leader.incarnation))
+        """The leader with the voters by which its high watermark rose: where it has appended another set since the last
+        look, behind what it counted, those of before may have been enough."""
         end = leader.high_watermark
-        if before is None or before.epoch != leader.epoch or not before.voters_offset < end <= leader.voters_offset:
+        if end > leader.voters_offset:
             return leader
-        return before if self._majority.holds(before.voters, before.majority, living, end) else leader
+        before = self._led.get((leader.node, leader.incarnation))
+        sets = [] if before is None or before.epoch != leader.epoch else [(before.voters, before.majority)]
+        if leader.log is not None:  # several may have come since
+            earlier = [said for _, said in leader.log.voters_between(0, leader.voters_offset)][-1:]
+            sets += [(said.voters, len(said.voters) // 2 + 1) for said in earlier if said.kraft_version]
+        for voters, majority in sets:
+            if self._majority.holds(voters, majority, living, end):
+                return replace(leader, voters=voters, majority=majority)
+        return leader

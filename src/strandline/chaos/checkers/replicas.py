@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from struct import Struct
 
 from strandline.chaos.checkers.batches import NotABatch, StoredBatch, StoredRecord, records
 from strandline.chaos.checkers.compacted import compare_compacted, stored_records
@@ -90,3 +91,35 @@ def _check_acked(directory: str, found: Iterable[tuple[StoredBatch, bytes]], sen
             facts = {"partition": directory, "offset": send.offset, "acked": send.value}
             facts["found"] = stored.get(send.offset)
             raise InvariantViolated("AckedIsStored", "another record is there, or none", **facts)
+
+
+# Every replica knows who wrote what its disk may not have any more (rule B24: a log knows its producers)
+
+_PRODUCER = Struct(">qh")
+_PRODUCER_AT = 43
+"""Position in a batch of its producer's id, and the epoch behind it."""
+
+Known = Mapping[int, tuple[int, int]]
+"""Producer id -> its epoch, and the last offset that it wrote, as a replica has it in memory."""
+
+
+def check_producers(
+    partition: str, stored: Iterable[tuple[StoredBatch, bytes]], start_offset: int, replicas: Mapping[str, Known]
+) -> None:
+    """Each producer of a batch in the object store, from the tier's start on, is known on each replica by that batch or
+    by a later one, in the epoch of it or a later one. By this a retry is recognised, and a fenced producer refused.
+
+    `stored`: the batches of the store. `replicas`: by node.
+
+    Raises InvariantViolated: ProducersAreKnown.
+    """
+    for batch, content in stored:
+        producer_id, epoch = _PRODUCER.unpack_from(content, _PRODUCER_AT)
+        if producer_id < 0 or batch.base_offset < start_offset:
+            continue
+        for name, known in replicas.items():
+            known_epoch, last_offset = known.get(producer_id, (-1, -1))
+            if known_epoch < epoch or last_offset < batch.last_offset:
+                facts = {"partition": partition, "node": name, "offset": batch.base_offset, "producer": producer_id}
+                facts |= {"epoch": epoch, "known_epoch": known_epoch, "known_offset": last_offset}
+                raise InvariantViolated("ProducersAreKnown", "a retry of a batch would be appended", **facts)

@@ -268,6 +268,8 @@ def zeroed_tail(nemesis: Nemesis) -> None:
         if path.endswith(".log"):
             newest[path.rpartition("/")[0]] = path
     nemesis.look()
+    if not nemesis.may_destroy():
+        return
     for one in nemesis.names:
         nemesis.world.kill(one)
     nemesis.calm_until_ms = nemesis.world.now_ms + _CALM_MS
@@ -401,6 +403,8 @@ def wipe_one(nemesis: Nemesis) -> None:
     """One of a machine's disks is replaced, on the one machine of the run to which such things happen."""
     name = nemesis.victim
     nemesis.look()
+    if not nemesis.may_destroy():
+        return
     nemesis.world.power_cut(name)
     path, disk = nemesis.rng.choice([("the first", nemesis.disk(name)), *nemesis.world.machines[name].mounted.items()])
     disk.wipe()

@@ -59,7 +59,8 @@ class Operator:
     """Machines whose nodes say of a replica that it stays offline until they are restarted."""
     restart: Callable[[str], None] = lambda _: None
     replaces: bool = False
-    """Where voters come and go it restores the vote of a node that had one under another directory, of no other."""
+    """Where voters come and go it restores the vote of a node that had one under another directory, of no other; else
+    each controller gets a vote."""
     restored: int = 0
     _nobody_led_since_ms: float | None = None
     _offline: tuple[float, frozenset[str]] = (0.0, frozenset())
@@ -87,7 +88,8 @@ class Operator:
         for observer in quorums[leader].describe().observers:
             name = f"n{observer.node_id}"
             key = ReplicaKey(observer.node_id, observer.directory_id)
-            if self.replaces and quorums[leader].voters.recorded(key.node_id) is None:
+            voters = quorums[leader].voters
+            if self.replaces and voters.dynamic and voters.recorded(key.node_id) is None:
                 continue
             if process is not None and name in self.controllers and name in quorums and quorums[name].key == key:
                 restoring = self._restore(quorums[leader], key)

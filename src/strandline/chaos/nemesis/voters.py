@@ -27,6 +27,40 @@ _FORGOTTEN_MS = 5_000.0
 """Milliseconds for which a leader may take a dead controller for one that has caught up."""
 
 
+VOTERS_SHARE = 0.3
+"""Share of the seeds of the cluster in which voters come and go."""
+
+
+@dataclass
+class VoterOptions:
+    """What a seed of the cluster draws of voters that come and go.
+
+    Attributes:
+        first_voters: number of voters that the cluster is formatted with at kraft.version 1; 0: all three at
+            kraft.version 0.
+        raised_after_ms: when kraft.version is raised to 1, where the cluster begins at 0.
+        spares: controllers beside the three, which are no brokers, and have no vote in the beginning.
+        auto_join: controllers that lack a vote ask for one by themselves.
+        gap_ms: mean time between two changes.
+    """
+
+    first_voters: int
+    raised_after_ms: float
+    spares: int
+    auto_join: bool
+    gap_ms: int
+
+    @classmethod
+    def draw(cls, rng: random.Random, duration_ms: int) -> VoterOptions:
+        return cls(
+            first_voters=rng.choice((0, 0, 1, 3)),
+            raised_after_ms=rng.uniform(0, duration_ms / 2),
+            spares=rng.choice((0, 0, 1, 2)),
+            auto_join=rng.random() < 0.3,
+            gap_ms=rng.choice((200, 600, 1_500)),
+        )
+
+
 @dataclass
 class VoterChanges:
     """Changes of the voter set, asked of every node that believes that it leads; several may be under way at once."""
@@ -84,7 +118,7 @@ class VoterChanges:
             return
         name = self.rng.choice(leaders)
         process = self.world.process(name)
-        if process is not None:
+        if process is not None and quorums[name].voters.dynamic:
             process.context.copy().run(self.world.loop.create_task, self._change(name, quorums))
 
     async def _change(self, name: str, quorums: Mapping[str, Quorum]) -> None:

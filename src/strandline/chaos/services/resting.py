@@ -1,8 +1,8 @@
 """`resting`: a topic that is empty most of the time, while leaders come and go, and a consumer at its end.
 
 A few records come, are read, and are deleted. The consumer begins with `auto.offset.reset=latest`, and believes every
-answer to the question where an epoch ended (`chaos.validating`): no record that is acknowledged after it has its place
-may pass it by.
+answer to the question where an epoch ended (`chaos.other_clients`): no record that is acknowledged after it has its
+place may pass it by.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import random
 from collections.abc import Callable
 from uuid import UUID
 
+from strandline.chaos.other_clients import ValidatingConsumer
 from strandline.chaos.services.options import RESTING
 from strandline.chaos.services.shared import Shared
 from strandline.chaos.services.topics import SAFE, Topics
-from strandline.chaos.validating import ValidatingConsumer
 from strandline.chaos.workload import Ports
 from strandline.client.aio import Admin, Producer
 from strandline.client.types import NewTopic

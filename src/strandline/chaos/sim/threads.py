@@ -34,6 +34,7 @@ import strandline.client
 from strandline.chaos.sim.handles import THREAD, SimHandle, SimTask
 from strandline.chaos.sim.loop import SimLoop
 from strandline.chaos.sim.process import Process, current_process
+from strandline.client import admin as blocking_admin
 from strandline.client import consumer as blocking_consumer
 from strandline.client import loop_thread, open_batches_python, producer_batch, sender
 from strandline.client import producer as blocking_producer
@@ -65,8 +66,11 @@ class Threads:
         current: the caller that runs; None: the loop does.
     """
 
-    def __init__(self, loop: SimLoop, process: Process, *, clock: Any, rng: random.Random, switch_points: int) -> None:
-        """`switch_points`: a thread gives way after so many points, on average."""
+    def __init__(
+        self, loop: SimLoop, process: Process, *, clock: Any, rng: random.Random, switch_points: int | None
+    ) -> None:
+        """`switch_points`: a thread gives way after so many points, on average; None: where it waits alone, and
+        nothing is traced."""
         self.loop = loop
         self.process = process
         self.clock = clock
@@ -82,7 +86,12 @@ class Threads:
 
     def next_switch(self) -> int:
         """Points until the next one."""
-        return 1 + int(self.rng.expovariate(1 / self._switch_points))
+        return 1 + int(self.rng.expovariate(1 / (self._switch_points or 1)))
+
+    @property
+    def is_traced(self) -> bool:
+        """True if threads give way elsewhere than where they wait."""
+        return self._switch_points is not None
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run a function in a thread of its own, and return its result."""
@@ -114,7 +123,7 @@ class Threads:
         client's `thread` that has ended is called by nobody."""
         if isinstance(thread, TwinLoop) and thread.is_closed():
             return
-        if not self.callers or self.rng.random() >= _TRACED_SHARE:
+        if not self.callers or not self.is_traced or self.rng.random() >= _TRACED_SHARE:
             run()
             return
         before = sys.gettrace()
@@ -127,7 +136,7 @@ class Threads:
     def within_a_call(self) -> None:
         """True in a function of Python's that the client calls, and that is none of the client's: a point of the
         caller."""
-        if self.current is not None:
+        if self.current is not None and self.is_traced:
             self.current.point()
 
     def _point(self) -> None:
@@ -173,7 +182,7 @@ class Caller:
 
     def _main(self, function: Callable[[], Any]) -> None:
         self.go.acquire()
-        sys.settrace(self._trace)
+        sys.settrace(self._trace if self.threads.is_traced else None)
         try:
             self.result.append(function())
         except BaseException as error:  # it belongs to whoever has begun the thread
@@ -201,7 +210,7 @@ class Caller:
         """Wait until its turn comes."""
         self.threads.give_back()
         self.go.acquire()
-        if sys.gettrace() is None:  # an exception that came out of the tracing has ended it
+        if sys.gettrace() is None and self.threads.is_traced:  # an exception that came out of the tracing has ended it
             _trace_again(self._trace, sys._getframe())
 
     def wait(self, timeout_s: float | None, *, deaf: bool = False) -> bool:
@@ -594,6 +603,7 @@ def threads_of_clients() -> Iterator[None]:
             (blocking_producer, "Session", _session),
             (blocking_producer, "watch", _unwatched),
             (blocking_consumer, "watch", _unwatched),
+            (blocking_admin, "watch", _unwatched),
         ):
             undo.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, stand_in)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -210,11 +212,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if not report.failed:
         return report
     if SIMULATION in item.stash:
-        from strandline.chaos.testing.report import simulation_sections
+        from strandline.chaos.testing.plugin import simulation_sections
 
         report.sections.extend(simulation_sections(_from_here(item), item.stash[SIMULATION]))
     for cluster in _clusters(item):
-        from strandline.chaos.testing.report import cluster_sections
+        from strandline.chaos.testing.plugin import cluster_sections
 
         report.sections.extend(cluster_sections(cluster))
     return report
@@ -237,3 +239,40 @@ def _from_here(item: pytest.Item) -> str:
     """The test's id as it can be typed: pytest's own begins at its root directory, wherever it was called."""
     path, _, rest = item.nodeid.partition("::")
     return f"{os.path.relpath(item.config.rootpath / path, item.config.invocation_params.dir)}::{rest}"
+
+
+# Additions to the report of a test that failed
+
+
+Section = tuple[str, str]
+
+LINES = 15
+"""Lines of each node's log."""
+
+
+def simulation_sections(nodeid: str, simulation: Simulation) -> list[Section]:
+    """The seed, the command that replays it, and the timeline of each run."""
+    lines = [f"replay: {replay_command(nodeid, simulation.seed)}"]
+    if sys.flags.hash_randomization and "PYTHONHASHSEED" not in os.environ:
+        lines.append(
+            "(Sets of your own code that hold texts are iterated in another order in each process. Should the replay "
+            "not fail, search with PYTHONHASHSEED=0 in the environment, and replay with it.)"
+        )
+    for run in simulation.runs:
+        lines += ["", "virtual ms"]
+        lines += [f"{at_ms:>10}  {what}" for at_ms, what in run.timeline()]
+    return [(f"strandline: seed {simulation.seed}", "\n".join(lines))]
+
+
+def replay_command(nodeid: str, seed: int) -> str:
+    """Command that shows one seed again."""
+    return f"pytest {shlex.quote(nodeid)} --strandline-seed {seed}"
+
+
+def cluster_sections(cluster: ClusterUnderTest) -> list[Section]:
+    """The faults of the cluster, and the end of each node's log."""
+    sections = [("strandline: faults", "\n".join(cluster.story) or "none was asked for")]
+    for node_id in cluster.node_ids:
+        words = cluster.last_words(node_id).splitlines()
+        sections.append((f"strandline: node {node_id}, {cluster.state(node_id)}", "\n".join(words[-LINES:])))
+    return sections

@@ -12,7 +12,7 @@ from typing import Any
 from strandline.chaos.checkers.history import Commit, History, Partition, Poll, Send, Status, Transaction
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.markers import TransactionChecks
-from strandline.chaos.transacting.first_protocol import FirstProtocolProducer
+from strandline.chaos.other_clients import FirstProtocolProducer
 from strandline.chaos.transacting.options import ACCOUNTS, PIPELINES, STATEMENTS, TransactionOptions
 from strandline.chaos.workload import Ports
 from strandline.client.aio import Admin, Consumer, Producer

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Self
 
-from strandline.client.aio.admin_acls import AclAdmin
 from strandline.client.aio.admin_base import Awaited
 from strandline.client.aio.admin_cluster import ClusterAdmin
 from strandline.client.aio.admin_configs import ConfigAdmin
 from strandline.client.aio.admin_groups import GroupAdmin
-from strandline.client.aio.admin_quotas import QuotaAdmin
+from strandline.client.aio.admin_security import AclAdmin, QuotaAdmin, UserAdmin
 from strandline.client.aio.admin_topics import TopicAdmin
 from strandline.client.aio.admin_transactions import TransactionAdmin
-from strandline.client.aio.admin_users import UserAdmin
 
 
 class Operations(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin, TransactionAdmin, UserAdmin, AclAdmin, QuotaAdmin):

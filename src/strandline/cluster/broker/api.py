@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, isgeneratorfunction
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from strandline.cluster.broker.refusal import refused
-from strandline.cluster.broker.request import Charge, Exchange, RequestContext
+from strandline.cluster.broker.request import Charge, Connection, Exchange, RequestContext
 from strandline.cluster.broker.slow_requests import some_of
 from strandline.cluster.transactions.connections import ConnectionSuperseded
 from strandline.proto.error_codes import ErrorCode
@@ -21,6 +21,7 @@ from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import INT32, NO_TAGS, Buffer
+from strandline.proto.steps import Steps, at_once, whole
 
 H = TypeVar("H")
 
@@ -130,12 +131,14 @@ class Call(NamedTuple):
 
     Attributes:
         charge: what its changes of the metadata cost (`Exchange.charge`).
+        connection: does what is long in steps (`Connection.stepped`).
     """
 
     api: Api
     context: RequestContext
     request: Any
     charge: Callable[[], Charge]
+    connection: Connection
 
 
 def part(**values: Any) -> dict[str, Any]:
@@ -154,8 +157,9 @@ def short(message: str | None) -> str | None:
 
 
 Answer = Callable[[H, Call], Any]
-"""Makes a message of `part`s, or one encoded already, as a list of its pieces behind throttle_time_ms; a coroutine
-runs as a task of the connection. Raises KafkaError: then the refusal is the answer."""
+"""Makes a message of `part`s, or one encoded already, as a list of its pieces behind throttle_time_ms. A generator
+makes it in steps; a coroutine runs as a task of the connection, and does what is long by `call.connection.stepped`.
+Raises KafkaError: then the refusal is the answer."""
 
 Refuse = Callable[[H, Call, ErrorCode, str], Any]
 """Makes an answer that says one error for everything asked."""
@@ -180,6 +184,7 @@ def by_schema(
         refuses = _refused if refuse is None else partial(refuse, handler)
         bound = _SchemaApi(api, first, last, partial(answer, handler), refuses)
         bound.is_async = iscoroutinefunction(answer)
+        bound.is_stepped = isgeneratorfunction(answer)
         return ServedApi(api, first, last, bound.handle, bound.refuse_all, by_schema=True, changes=changes)
 
     return ApiRow(api, first, last, bind, changes, strict_since)
@@ -190,15 +195,18 @@ def _refused(call: Call, error: ErrorCode, message: str) -> Any:
     return refused(call.api, call.context.version, call.request, error, short(message) or "")
 
 
-def read_request(api: Api, version: int, body: Buffer) -> Any:
+def read_request_in_steps(api: Api, version: int, body: Buffer) -> Steps[Any]:
     """A request by the schema, as it is taken here. Raises ProtocolError."""
     message = schema.request(api, version)
     try:
-        return message.decode(body)
+        return (yield from message.decode_in_steps(body))
     except ProtocolError:
         if api not in TAGGED_TWICE or body[-len(NO_TAGS) :] != NO_TAGS:
             raise
-        return message.decode(body[: -len(NO_TAGS)])
+        return (yield from message.decode_in_steps(body[: -len(NO_TAGS)]))
+
+
+read_request = whole(read_request_in_steps)
 
 
 class _SchemaApi:
@@ -217,22 +225,27 @@ class _SchemaApi:
         self._answer = answer
         self._refuse = refuse
         self.is_async = False
+        self.is_stepped = False
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
-        call = self._read(exchange, body)
+        exchange.connection.in_steps(exchange, self._handle(exchange, body))
+
+    def _handle(self, exchange: Exchange, body: memoryview) -> Steps[None]:
+        call = yield from self._read(exchange, body)
         exchange.explained_by(partial(_explain, call.request))
         if not self._first <= exchange.context.version <= self._last:
             message = f"{self._api.title} is served in versions {self._first} to {self._last}"
-            self._respond(exchange, self._refuse(call, ErrorCode.UNSUPPORTED_VERSION, message))
+            message = self._refuse(call, ErrorCode.UNSUPPORTED_VERSION, message)
         elif self.is_async:
             run = exchange.connection.run_alone if exchange.runs_alone else exchange.connection.run
             run(exchange, self._answer_later(exchange, call))
+            return
         else:
             try:
-                message = self._answer(call)
+                message = (yield from self._answer(call)) if self.is_stepped else self._answer(call)
             except KafkaError as error:
                 message = self._refuse(call, error.code, error.message)
-            self._respond(exchange, message)
+        yield from self._respond(exchange, message)
 
     async def _answer_later(self, exchange: Exchange, call: Call) -> None:
         try:
@@ -242,34 +255,35 @@ class _SchemaApi:
         except ConnectionSuperseded as error:
             exchange.drop_connection(str(error))  # rule C20/superseded-connections-stay-open
             return
-        self._respond(exchange, message)
+        await exchange.connection.stepped(self._respond(exchange, message))
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
-        message = self._refuse(self._read(exchange, body), error, INJECTED)
+        message = self._refuse(at_once(self._read(exchange, body)), error, INJECTED)
         if not _tells(message, error, schema.response(self._api, exchange.context.version)):
             return False
-        self._respond(exchange, message)
+        at_once(self._respond(exchange, message))
         return True
 
-    def _read(self, exchange: Exchange, body: memoryview) -> Call:
-        return Call(
-            self._api, exchange.context, read_request(self._api, exchange.context.version, body), exchange.charge
-        )
+    def _read(self, exchange: Exchange, body: memoryview) -> Steps[Call]:
+        request = yield from read_request_in_steps(self._api, exchange.context.version, body)
+        return Call(self._api, exchange.context, request, exchange.charge, exchange.connection)
 
-    def _respond(self, exchange: Exchange, message: Any) -> None:
+    def _respond(self, exchange: Exchange, message: Any) -> Steps[None]:
         throttle_ms = exchange.throttle_ms()  # rule A21/answers-say-nothing-of-quotas
         if isinstance(message, list):
-            exchange.respond([INT32.pack(throttle_ms), *message])
+            pieces = [INT32.pack(throttle_ms), *message]
         else:
             message["throttle_time"] = throttle_ms
-            exchange.respond([schema.response(self._api, exchange.context.version).encode(message)])
+            written = schema.response(self._api, exchange.context.version)
+            pieces = [(yield from written.encode_in_steps(message))]
+        yield from exchange.respond_in_steps(pieces)
 
 
 def _explain(request: Any) -> dict[str, object]:
     """Figures of a slow request: the topics that it names."""
     topics = getattr(request, "topics", None) or ()
-    names = [name for one in topics if (name := getattr(one, "name", None) or getattr(one, "topic", None))]
-    return {"topics": some_of(names, len(names))} if names else {}
+    names = (name for one in topics if (name := getattr(one, "name", None) or getattr(one, "topic", None)))
+    return {"topics": some_of(names, len(topics))} if topics else {}
 
 
 def _tells(message: Any, error: ErrorCode, written: schema.Message) -> bool:

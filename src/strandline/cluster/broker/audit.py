@@ -18,13 +18,15 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from strandline.cluster.broker.api import Change, Changes, ServedApi, read_request
+from strandline.cluster.broker.api import Change, Changes, ServedApi, read_request_in_steps
 from strandline.cluster.broker.request import FREE, Charge, Exchange, Explain, RequestContext, Sink
 from strandline.proto.audit import LEFT_OUT, UNKNOWN, may_be_made
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import Piece
+from strandline.proto.steps import Steps, at_once
 
 log = structlog.get_logger("strandline.audit")
 
@@ -130,11 +132,13 @@ class Audit:
                     if not served.refuse_all(ended, memoryview(asked), ErrorCode.REQUEST_TIMED_OUT):
                         # rule A28/unnamed-changes-are-unseen
                         self._write(context, "change", Line(ALL_ASKED, UNKNOWN, {}))
+                except ProtocolError:  # it was not read to its end yet, and could not have been: nothing was asked for
+                    pass
                 except Exception:  # the end of a connection must go on to its end
                     log.exception(NO_LINE, api=context.api, version=context.version)
 
             served.handle(watched, memoryview(asked))
-            if not exchange.ready:  # it was read: whoever leaves now has asked for something
+            if not exchange.ready and not watched.is_seen:  # it was read: whoever leaves now has asked for something
                 exchange.when_gone = gone  # rule A20/whoever-leaves-is-unseen
 
         return replace(served, handle=handle)
@@ -146,17 +150,18 @@ class Audit:
         asked: bytes,
         answer: Sequence[Piece],
         result: str = "",
-    ) -> None:
+    ) -> Steps[None]:
         api, changes = row
         try:
-            request = read_request(api, context.version, asked)
+            request = yield from read_request_in_steps(api, context.version, asked)
             if _is_rehearsal(request):
                 return
-            said = schema.response(api, context.version).decode(b"".join(answer))
+            said = yield from schema.response(api, context.version).decode_in_steps(b"".join(answer))
             # rule A20/strangers-fill-the-audit
             told = (one for one in changes(request, said) if one[1] not in DENIED)
             for line in lines_of(self._admitted(context, told, result)):
                 self._write(context, "change", line)
+                yield
         except Exception:
             log.exception(NO_LINE, api=context.api, version=context.version)
 
@@ -192,14 +197,16 @@ def _is_rehearsal(request: Any) -> bool:
 class _Watched(Exchange):
     """An exchange whose answer is seen before it is sent."""
 
-    __slots__ = ("_inner", "_see", "answers")
+    __slots__ = ("_inner", "_see", "answers", "is_seen")
 
-    def __init__(self, inner: Exchange, see: Callable[[Sequence[Piece]], None]) -> None:
+    def __init__(self, inner: Exchange, see: Callable[[Sequence[Piece]], Steps[None]]) -> None:
         super().__init__(inner.connection, inner.context, inner.flexible_header)
         self._inner = inner
         self._see = see
         self.answers = True
         """The answer is sent; else it is only looked at."""
+        self.is_seen = False
+        """Each change has its line from here on, whether the client stays or not."""
 
     def throttle_ms(self) -> int:
         return self._inner.throttle_ms() if self.answers else 0
@@ -224,7 +231,19 @@ class _Watched(Exchange):
         self._inner.explained_by(explain)
 
     def respond(self, body: Sequence[Piece]) -> None:
-        self._see(body)
+        at_once(self.respond_in_steps(body))
+
+    def respond_in_steps(self, body: Sequence[Piece]) -> Steps[None]:
+        self.is_seen = True
+        if self.answers:
+            self._inner.when_gone = None
+        steps = self._see(body)
+        try:
+            for _ in steps:
+                yield
+        except GeneratorExit:
+            at_once(steps)  # rule A28/who-leaves-while-lines-are-written-is-unseen
+            raise
         if self.answers:
             self._inner.respond(body)
 

@@ -288,7 +288,7 @@ def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
         controller=parts.controller,
         timeout_ms=parts.config.request_timeout_ms,
     )
-    yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
+    yield ElectionsHandler(image=parts.image, authorizer=parts.authorizer, controller=parts.controller)
     yield ReassignmentsHandler(image=parts.image, authorizer=parts.authorizer, controller=parts.controller)
     yield FeaturesHandler(authorizer=parts.authorizer, controller=parts.controller)
     yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)

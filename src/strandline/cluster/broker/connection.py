@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Protocol, TypeVar, cast
 
 import structlog
 
@@ -41,6 +41,10 @@ from strandline.proto.kafka.fields import (
 )
 from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock
+from strandline.proto.steps import Steps
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 log = structlog.get_logger("strandline.kafka")
 
@@ -413,6 +417,29 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.hold()  # rule C1/later-requests-pass-one-that-is-packed
         self.run(exchange, alone())
 
+    def in_steps(self, exchange: Exchange, steps: Steps[None]) -> None:
+        """Answer an exchange by steps: at once as far as a turn has time, which is enough for most requests; the rest
+        in turns, with nothing behind it on this connection meanwhile. Raises ProtocolError."""
+        if not self.listener.loop_time.begun(steps):
+            # rule A26/long-fetches-hold-the-loop
+            self.run_alone(exchange, self._in_turns(exchange, steps))
+
+    async def _in_turns(self, exchange: Exchange, steps: Steps[None]) -> None:
+        try:
+            await self.listener.loop_time.in_turns(self.peer, steps)
+        except Unencodable:
+            raise
+        except ProtocolError as error:
+            exchange.drop_connection(str(error))
+
+    async def stepped(self, steps: Steps[T]) -> T:
+        """Long work of a coroutine that answers: at once as far as a turn has time, the rest in turns."""
+        return await self.listener.loop_time.at_once_or_in_turns(self.peer, steps)
+
+    async def each(self, make: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
+        """What `make` makes of each item of a request, awaited one after the other, a slice of them in a turn."""
+        return await self.listener.loop_time.each(self.peer, make, items)
+
     def hold(self) -> None:
         """Take no further request until `let_go` was called as often."""
         self._held += 1
@@ -447,7 +474,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         exchange.answered_ms = now_ms = self.listener.clock.monotonic_ms()
         exchange.end_step(now_ms)
-        self.listener.stats.slow.look(exchange)
+        if self.listener.stats.slow.may_be_slow(now_ms - exchange.arrived_ms, exchange.size):
+            exchange.take_detail()
+        exchange.forget_explanation()
         self._queued_bytes += exchange.size
         if not self._processing:
             self._go_on_later()
@@ -467,6 +496,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             exchange = exchanges.popleft()
             flushed.append(exchange)
             parts += exchange.parts
+            exchange.parts = []  # the bytes are the transport's alone; the times of the request may end much later
             size += exchange.size
         if flushed and self._transport is not None:
             now_ms = self.listener.clock.monotonic_ms()

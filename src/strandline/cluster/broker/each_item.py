@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeVar
 
-from strandline.cluster.broker.request import Action, Authorizer, Charge, RequestContext, refusal
+from strandline.cluster.broker.request import Action, Authorizer, Charge, Connection, RequestContext, refusal
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.steps import FEW, Steps, each
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
+Refusal = tuple[ErrorCode, str]
 
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
 """Of an item that its client may not have now (KIP-599), in Kafka's words."""
@@ -32,64 +35,103 @@ class Price(Generic[Item, Outcome]):
     paid: Callable[[Outcome, int], int]
 
 
-def named_twice(keys: Sequence[object]) -> list[tuple[ErrorCode, str] | None]:
+def named_twice(key: Callable[[Item], Hashable], items: Sequence[Item]) -> Steps[list[Refusal | None]]:
     """A refusal for each item whose key stands more than once."""
-    seen: dict[object, int] = {}
-    for key in keys:
-        seen[key] = seen.get(key, 0) + 1
+    seen: dict[Hashable, int] = {}
+    for number, item in enumerate(items, 1):
+        seen[key(item)] = seen.get(key(item), 0) + 1
+        if number % FEW == 0:
+            yield
     fault = (ErrorCode.INVALID_REQUEST, "stands more than once in the request")
-    return [fault if seen[key] > 1 else None for key in keys]
+    return (yield from each(lambda item: fault if seen[key(item)] > 1 else None, items))
 
 
 def deny(
     authorizer: Authorizer,
     context: RequestContext,
-    refusals: list[tuple[ErrorCode, str] | None],
-    actions: Sequence[Action],
-) -> None:
+    refusals: list[Refusal | None],
+    actions: Iterable[Action],
+) -> Steps[None]:
     """Refuse the items whose action the principal may not do; one action an item."""
-    for index, answer in enumerate(authorizer.authorize(context, actions)):
-        if not answer:
-            denied = refusal(context, *actions[index])
+    for index, action in enumerate(actions):
+        if not authorizer.authorize(context, (action,))[0]:
+            denied = refusal(context, *action)
             refusals[index] = (denied.code, denied.message)
+        if index % FEW == FEW - 1:
+            yield
+
+
+ASKED_MAX = 500
+"""Items that the controller is asked for at a time. What it decides is one step of its loop, and one batch of the
+metadata log."""
+
+
+async def ask_in_parts(
+    connection: Connection,
+    items: Sequence[Item],
+    refuse: Callable[[Item, ErrorCode, str], Outcome],
+    ask: Callable[[tuple[Item, ...]], Awaitable[Sequence[Outcome]]],
+) -> Iterator[Outcome]:
+    """Ask the controller, for some items after the others; one outcome an item, in order. What keeps it from answering
+    for some of them is the outcome of the rest too."""
+    failed: list[KafkaError] = []
+
+    async def ask_for(start: int) -> Sequence[Outcome]:
+        some = tuple(items[start : start + ASKED_MAX])  # rule A48/the-controller-is-asked-for-all-at-once
+        if not failed:
+            try:
+                return await ask(some)
+            except KafkaError as error:
+                failed.append(error)
+        return [refuse(item, failed[0].code, failed[0].message) for item in some]
+
+    return chain.from_iterable(await connection.each(ask_for, range(0, len(items), ASKED_MAX)))
 
 
 async def each_item(
     items: Sequence[Item],
-    refusals: Sequence[tuple[ErrorCode, str] | None],
+    refusals: Sequence[Refusal | None],
     refuse: Callable[[Item, ErrorCode, str], Outcome],
     ask: Callable[[tuple[Item, ...]], Awaitable[Sequence[Outcome]]],
+    *,
+    connection: Connection,
 ) -> list[Outcome]:
     """Ask the controller about the items that nothing speaks against; one outcome an item, in order."""
     asked = tuple(item for item, refusal in zip(items, refusals, strict=True) if refusal is None)
-    answers: list[Outcome] = []
-    if asked:
-        try:
-            answers = list(await ask(asked))
-        except KafkaError as error:
-            answers = [refuse(item, error.code, error.message) for item in asked]
-    following = iter(answers)
-    return [
-        next(following) if refusal is None else refuse(item, *refusal)
-        for item, refusal in zip(items, refusals, strict=True)
-    ]
+    following = await ask_in_parts(connection, asked, refuse, ask)
+
+    def outcome_of(item_and_refusal: tuple[Item, Refusal | None]) -> Outcome:
+        item, refusal = item_and_refusal
+        return next(following) if refusal is None else refuse(item, *refusal)
+
+    return await connection.stepped(each(outcome_of, zip(items, refusals, strict=True)))
 
 
 async def each_paid_item(
     items: Sequence[Item],
-    refusals: Sequence[tuple[ErrorCode, str] | None],
+    refusals: Sequence[Refusal | None],
     refuse: Callable[[Item, ErrorCode, str], Outcome],
     ask: Callable[[tuple[Item, ...]], Awaitable[Sequence[Outcome]]],
     price: Price[Item, Outcome],
+    *,
+    connection: Connection,
 ) -> list[Outcome]:
     """`each_item`, of items that cost: each is charged before it is asked for, and gets back what it did not cost."""
-    charge = price.charge
-    expected = [price.expected(item) if refusal is None else 0 for item, refusal in zip(items, refusals, strict=True)]
+    charge, stepped = price.charge, connection.stepped
+
+    def admit(item_and_refusal: tuple[Item, Refusal | None]) -> tuple[int, Refusal | None]:
+        item, refusal = item_and_refusal
+        cost = price.expected(item) if refusal is None else 0
+        return cost, refusal if charge.admits(cost) else THROTTLED
+
+    def correct(outcome: Outcome, cost: int, refusal: Refusal | None) -> None:
+        if refusal is None:
+            charge.correct(price.paid(outcome, cost) - cost)  # rule A21/what-failed-is-paid-for
+
     with charge:
-        admitted = [charge.admits(cost) for cost in expected]
-        refusals = [refusal if fits else THROTTLED for refusal, fits in zip(refusals, admitted, strict=True)]
-        outcomes = await each_item(items, refusals, refuse, ask)
-        for outcome, cost, refusal in zip(outcomes, expected, refusals, strict=True):
-            if refusal is None:
-                charge.correct(price.paid(outcome, cost) - cost)  # rule A21/what-failed-is-paid-for
+        admitted = await stepped(each(admit, zip(items, refusals, strict=True)))
+        refusals = [refusal for _, refusal in admitted]
+        outcomes = await each_item(items, refusals, refuse, ask, connection=connection)
+        pairs = zip(outcomes, admitted, strict=True)
+        await stepped(each(lambda pair: correct(pair[0], *pair[1]), pairs))
     return outcomes

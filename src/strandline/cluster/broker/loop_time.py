@@ -12,10 +12,10 @@ a request costs two readings of the clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from strandline.proto.ports import Clock
 from strandline.proto.steps import Steps
@@ -40,6 +40,8 @@ KEYS_MAX = 1000
 _LEAST_MS = 0.001
 """What a turn costs at least, so that the next one is another's, also by a clock that stands still."""
 
+T = TypeVar("T")
+R = TypeVar("R")
 Call = Callable[[], None]
 
 
@@ -264,13 +266,46 @@ class LoopTime:
         finally:
             self.end(peer, began_ms)
 
-    async def in_turns(self, peer: Peer, steps: Steps[None]) -> None:
+    def begun(self, steps: Steps[None]) -> bool:
+        """Work that may be long: do as much of it as a turn has time for. True if that was all; else the rest goes by
+        `in_turns`. So a request of some hundred items is answered at once."""
+        end_ms = self._clock.monotonic_ms() + TURN_MS
+        return all(self._clock.monotonic_ms() < end_ms for _ in steps)
+
+    async def in_turns(self, peer: Peer, steps: Steps[T]) -> T:
         """Long work, a slice of it in a turn; who waits meanwhile has turns between. What it takes counts where this is
-        part of something `timed`."""
+        part of something `timed`. Returns what the steps made."""
         slice_end_ms = await self._turn(peer)
-        for _ in steps:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: T = done.value
+                return result
             if self._clock.monotonic_ms() >= slice_end_ms:
                 slice_end_ms = await self._turn(peer)
+
+    async def at_once_or_in_turns(self, peer: Peer, steps: Steps[T]) -> T:
+        """`begun`, and if that was not all `in_turns`: for what is a coroutine in any case."""
+        end_ms = self._clock.monotonic_ms() + TURN_MS
+        while self._clock.monotonic_ms() < end_ms:
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+        return await self.in_turns(peer, steps)
+
+    async def each(self, peer: Peer, make: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
+        """What `make` makes of each item, awaited one after the other: as far as a turn has time at once, the rest in
+        turns."""
+        slice_end_ms = self._clock.monotonic_ms() + TURN_MS
+        made: list[R] = []
+        for item in items:
+            made.append(await make(item))
+            if self._clock.monotonic_ms() >= slice_end_ms:  # rule A48/awaited-items-hold-the-loop
+                slice_end_ms = await self._turn(peer)
+        return made
 
     async def _turn(self, peer: Peer) -> float:
         """Wait for one; returns when its slice ends.

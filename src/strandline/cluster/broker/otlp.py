@@ -1,4 +1,4 @@
-"""What a client pushes: OpenTelemetry's MetricsData, as far as numbers are wanted of it.
+"""Metrics that a client pushes: OpenTelemetry's MetricsData, of which the numbers are read.
 
 The few messages are described here, field by field, for the protobuf library that is there anyway: the package of all
 of OpenTelemetry's messages would be one more dependency of every node, with bounds of its own on protobuf's version.
@@ -17,10 +17,10 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 SERIES_MAX = 100
-"""Metrics that are kept of a client."""
+"""Number of metrics that are kept for one client."""
 
 POINTS_MAX = 5_000
-"""Data points of a push that are looked at: one that is full of empty ones costs no more than others."""
+"""Data points that are read from one push: a push full of empty ones costs no more than others."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._\-]{0,127}")
 
@@ -66,7 +66,7 @@ def metrics_data() -> Any:
 
 
 def read_metrics(data: bytes) -> tuple[dict[str, float], int]:
-    """One number for each metric, and how many metrics were left out for want of room or of a plain name.
+    """One number for each metric, and how many metrics were left out: too many, or without a plain name.
 
     A gauge with several data points, of partitions or nodes, counts by the greatest of them; a sum by their sum; a
     histogram by its mean.
@@ -98,7 +98,7 @@ def read_metrics(data: bytes) -> tuple[dict[str, float], int]:
 
 
 def _metrics(message: Any) -> Iterator[Any]:
-    """All metrics, with an end: each empty message on the way counts as one."""
+    """All metrics of a message, at most `POINTS_MAX`."""
     return islice(
         (
             metric

@@ -7,10 +7,10 @@ Every handler asks the authorizer first, for each resource it touches; `proto.ka
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from math import inf
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -29,6 +29,10 @@ from strandline.proto.acls import (
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.fields import Piece, response_head
+from strandline.proto.steps import Steps
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 log = structlog.get_logger("strandline.kafka")
 
@@ -298,6 +302,16 @@ class Connection(Protocol):
         """`run`, and take no request behind it until it has ended: what it writes comes first, and its frame stays
         where it is."""
 
+    def in_steps(self, exchange: Exchange, steps: Steps[None]) -> None:
+        """Answer an exchange by steps: at once as far as a turn has time, the rest in turns, as `run_alone`. Raises
+        ProtocolError."""
+
+    async def stepped(self, steps: Steps[T]) -> T:
+        """Long work of a coroutine that answers: at once as far as a turn has time, the rest in turns."""
+
+    async def each(self, make: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
+        """What `make` makes of each item of a request, awaited one after the other, a slice of them in a turn."""
+
     def hold(self) -> None:
         """Take no further request until `let_go` was called as often."""
 
@@ -320,13 +334,25 @@ class Connection(Protocol):
         """The peer, for log lines."""
 
 
+class Parts(NamedTuple):
+    """Parts of a request's time, as Kafka divides it, in milliseconds. The throttle is not a part of the total."""
+
+    request_queue: float
+    local: float
+    remote: float
+    throttle: float
+    response_queue: float
+    response_send: float
+    total: float
+
+
 class Exchange:
     """A request that was read; its answer is sent after those of all requests before it on the connection.
 
     Invariants: it is answered at most once; an answer to a connection that has gone is dropped.
 
     Attributes:
-        parts: the frame to send, in pieces; empty for no answer (acks=0).
+        parts: the frame to send, in pieces, until it is sent; empty for no answer (acks=0).
         when_gone: called if the connection is lost before the answer, so that parked work can be dropped.
         arrived_ms: when its frame was there, and waited for the loop.
         local_ms: what it took of the loop until its answer, in milliseconds.
@@ -366,6 +392,11 @@ class Exchange:
         self.size = size + len(head)
         self._ready()
 
+    def respond_in_steps(self, body: Sequence[Piece]) -> Steps[None]:
+        """`respond`, where what is done with the answer before it is sent may be long."""
+        self.respond(body)
+        yield from ()
+
     def respond_as_is(self, frame: Sequence[Piece]) -> None:
         """Answer with a frame that has no header (a token after SaslHandshake 0)."""
         self.parts = [*frame]
@@ -387,6 +418,20 @@ class Exchange:
         if self._step_ms is not None:
             self.local_ms += now_ms - self._step_ms  # rule A40/local-time-is-not-counted
             self._step_ms = None
+
+    def times(self, flushed_ms: float, sent_ms: float) -> Parts:
+        """The parts of its time: it has its answer, which was handed over and has left then."""
+        taken_ms, answered_ms = self.context.received_ms, self.answered_ms
+        remote_ms = answered_ms - taken_ms - self.local_ms
+        return Parts(
+            taken_ms - self.arrived_ms,
+            self.local_ms,
+            remote_ms if remote_ms > 0 else 0.0,  # a float's last digit
+            self.throttled_ms,
+            flushed_ms - answered_ms,
+            sent_ms - flushed_ms,
+            sent_ms - self.arrived_ms,
+        )
 
     def explained_by(self, explain: Explain) -> None:
         """Ask `explain`, should it be slow."""

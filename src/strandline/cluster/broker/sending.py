@@ -51,7 +51,7 @@ class _Held(NamedTuple):
 class Sending:
     """Answers that the transport has and may not have sent yet.
 
-    Invariant: at most `ANSWERS_MAX` are held, without their bytes.
+    Invariant: at most `ANSWERS_MAX` are held. Their bytes are the transport's alone.
     """
 
     __slots__ = ("_connection", "_given", "_held", "_timer")
@@ -72,7 +72,6 @@ class Sending:
             return
         for exchange in exchanges:
             self._given += exchange.size
-            exchange.parts = []
             if len(self._held) < ANSWERS_MAX:
                 self._held.append(_Held(exchange, flushed_ms, self._given))
             else:

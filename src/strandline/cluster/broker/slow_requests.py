@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
-from strandline.cluster.broker.request import Exchange
+from strandline.cluster.broker.request import Exchange, Parts
 from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock
 
@@ -35,33 +35,6 @@ _WAIT_FOR_OTHERS = frozenset({Api.JOIN_GROUP.title, Api.SYNC_GROUP.title})
 Write = Callable[..., Any]
 
 
-class Parts(NamedTuple):
-    """Parts of a request's time, as Kafka divides it, in milliseconds. The throttle is not a part of the total."""
-
-    request_queue: float
-    local: float
-    remote: float
-    throttle: float
-    response_queue: float
-    response_send: float
-    total: float
-
-
-def parts_of(exchange: Exchange, flushed_ms: float, sent_ms: float) -> Parts:
-    """Parts of a request that has its answer, and whose answer was handed over and has left then."""
-    arrived_ms, taken_ms, answered_ms = exchange.arrived_ms, exchange.context.received_ms, exchange.answered_ms
-    remote_ms = answered_ms - taken_ms - exchange.local_ms
-    return Parts(
-        taken_ms - arrived_ms,
-        exchange.local_ms,
-        remote_ms if remote_ms > 0 else 0.0,  # a float's last digit
-        exchange.throttled_ms,
-        flushed_ms - answered_ms,
-        sent_ms - flushed_ms,
-        sent_ms - arrived_ms,
-    )
-
-
 class SlowRequests:
     """Finds those that take longer than the threshold, counts them, and has a line for some of them.
 
@@ -79,12 +52,10 @@ class SlowRequests:
         self.threshold_ms = threshold_ms or inf
         self.counted: Counter[str] = Counter()
 
-    def look(self, exchange: Exchange) -> None:
-        """The exchange has its answer: ask it what it waited for, if it is slow, or may become so while it is sent."""
-        so_far_ms = exchange.answered_ms - exchange.arrived_ms
-        if so_far_ms >= self.threshold_ms or (exchange.size >= LARGE_BYTES and self.threshold_ms < inf):
-            exchange.take_detail()
-        exchange.forget_explanation()
+    def may_be_slow(self, so_far_ms: float, size: int) -> bool:
+        """True if a request that has its answer, of so many bytes, is to say what it waited for: it is slow already, or
+        may become so while the answer is sent."""
+        return so_far_ms >= self.threshold_ms or (size >= LARGE_BYTES and self.threshold_ms < inf)
 
     def lost(self, exchange: Exchange) -> None:
         """Its client has gone, perhaps because it got no answer for so long."""
@@ -94,7 +65,7 @@ class SlowRequests:
         exchange.answered_ms = now_ms
         exchange.end_step(now_ms)
         exchange.take_detail()
-        self.note(exchange, parts_of(exchange, now_ms, now_ms), answered=False)
+        self.note(exchange, exchange.times(now_ms, now_ms), answered=False)
 
     def note(self, exchange: Exchange, parts: Parts, *, answered: bool = True) -> None:
         """A request took longer than the threshold: write a line, unless it was to wait, or others had all lines."""

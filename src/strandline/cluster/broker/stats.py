@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from strandline.cluster.broker.request import Exchange, RequestContext
-from strandline.cluster.broker.slow_requests import Parts, SlowRequests, parts_of
-from strandline.cluster.broker.table import APIS
+from strandline.cluster.broker.request import Exchange, Parts, RequestContext
+from strandline.cluster.broker.slow_requests import SlowRequests
+from strandline.cluster.broker.table import BY_TITLE
 
 TIME_BOUNDS_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 """Upper bounds of the histograms of times; a last bucket takes what is above."""
@@ -18,8 +18,6 @@ SOFTWARE_KINDS_MAX = 1000
 
 OTHER_VERSION = -1
 """Stands in the metrics for all versions that are not served: ApiVersions is answered in any of 65,536."""
-
-_SERVED = frozenset((row.api.title, version) for row in APIS.values() for version in range(row.first, row.last + 1))
 
 
 class Times:
@@ -87,17 +85,16 @@ class ListenerStats:
     def sent(self, exchanges: Iterable[Exchange], flushed_ms: float, sent_ms: float) -> None:
         """Count requests whose answers have left: their times have ended."""
         for exchange in exchanges:
-            context, parts = exchange.context, parts_of(exchange, flushed_ms, sent_ms)
+            context, parts = exchange.context, exchange.times(flushed_ms, sent_ms)
             times = self.apis.get((context.api, context.version)) or self._times(context)
             times.add(parts)
             if parts.total >= self.slow.threshold_ms:
                 self.slow.note(exchange, parts)
 
     def _times(self, context: RequestContext) -> ApiTimes:
-        key = (context.api, context.version)
-        if key not in _SERVED:
-            key = (context.api, OTHER_VERSION)
-        return self.apis.setdefault(key, ApiTimes())
+        row = BY_TITLE[context.api]
+        version = context.version if row.first <= context.version <= row.last else OTHER_VERSION
+        return self.apis.setdefault((context.api, version), ApiTimes())
 
     def by_api(self) -> Iterator[tuple[str, ApiTimes]]:
         """Each API that was answered, all its versions together."""

@@ -75,18 +75,16 @@ _FAMILIES = (
     telemetry,
 )
 
-_ROWS: tuple[ApiRow, ...] = tuple(row for family in _FAMILIES for row in family.ROWS)
-
-APIS: Mapping[int, ApiRow] = {row.api: row for row in _ROWS}
+APIS: Mapping[int, ApiRow] = {row.api: row for family in _FAMILIES for row in family.ROWS}
 """By API key."""
 
-STRICT_SINCE: Mapping[str, int] = {row.api.title: row.strict_since for row in _ROWS if row.strict_since is not None}
-"""Versions since which an API's clients know THROTTLING_QUOTA_EXCEEDED; from others nothing is refused for a quota."""
+BY_TITLE: Mapping[str, ApiRow] = {row.api.title: row for row in APIS.values()}
+"""By Kafka's name of the API."""
 
 
 def served_by(handlers: Handlers) -> Mapping[int, ServedApi]:
     """The APIs of one broker, by key."""
-    return {row.api: row.bind(handlers) for row in _ROWS}
+    return {row.api: row.bind(handlers) for row in APIS.values()}
 
 
 def in_other_version(served: ServedApi, version: int) -> tuple[ServedApi, int]:

@@ -379,12 +379,14 @@ class CoordinatorRuntime(Generic[S]):
         replica = self._replicas.partition(TopicPartition(self.topic, partition))
         return None if replica is None else replica.log
 
-    async def write_marker(self, partition: int, marker: Marker, transaction_version: int) -> ErrorCode:
+    async def write_marker(
+        self, partition: int, marker: Marker, transaction_version: int, *, leader_epoch: int = -1
+    ) -> ErrorCode:
         """Write the marker that ends a producer's transaction. It takes effect in the shard at once, as records do, and
         is answered when it is committed (KAFKA-17507).
 
         A shard that is being loaded takes none: it would be behind what is read, and the transaction open for ever
-        (redpanda#6423). Errors: as `ask` raises them, and those of `ReplicaManager.append_marker`.
+        (redpanda#6423). `leader_epoch` and errors: of `ReplicaManager.append_marker`, and errors as `ask` raises them.
         """
         try:
             hosted = self.serving(partition)  # rule C17/marker-taken-while-loading
@@ -392,19 +394,23 @@ class CoordinatorRuntime(Generic[S]):
             hosted.waiting[answer] = None
             write = Write((), lambda outcome, _now: self._reply(hosted, answer, outcome.error))
             try:
-                self._step(hosted, lambda: self._append_marker(hosted, write, marker, transaction_version))
+                tp = TopicPartition(self.topic, partition)
+
+                def append(done: AppendDone) -> Append | None:
+                    return self._replicas.append_marker(
+                        tp, marker, transaction_version, done, leader_epoch=leader_epoch
+                    )
+
+                self._step(hosted, lambda: self._append_marker(hosted, write, marker, append))
                 return await answer
             finally:
                 hosted.waiting.pop(answer, None)
         except KafkaError as error:
             return error.code
 
-    def _append_marker(self, hosted: Hosted[S], write: Write, marker: Marker, transaction_version: int) -> Effects:
-        tp = TopicPartition(self.topic, hosted.partition)
-
-        def append(done: AppendDone) -> Append | None:
-            return self._replicas.append_marker(tp, marker, transaction_version, done)
-
+    def _append_marker(
+        self, hosted: Hosted[S], write: Write, marker: Marker, append: Callable[[AppendDone], Append | None]
+    ) -> Effects:
         def replay() -> None:
             # rule C17/marker-that-the-group-does-not-hear-of
             hosted.shard.replay_marker(marker.producer_id, marker.commit)

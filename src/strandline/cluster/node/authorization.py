@@ -8,7 +8,8 @@ from typing import NamedTuple
 from strandline.cluster.broker.request import AllowAll, Authorizer, Sink
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.settings import HTTP, INTERNAL, PLAINTEXT, SSL
+from strandline.cluster.node.config_values import HTTP
+from strandline.cluster.node.settings import INTERNAL, PLAINTEXT, SSL
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.ids import is_loopback
 from strandline.proto.ports import Clock

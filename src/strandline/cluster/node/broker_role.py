@@ -253,6 +253,7 @@ class BrokerRole:
             await listener.close()
         self.kafka.close()
         self.coordinators.markers.close()
+        self.coordinators.lost_markers.close()
         self._audit.close()
         if self.audit_trail is not None:
             if clean:

@@ -13,21 +13,21 @@ import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from strandline.cluster.node.config_sasl import check_sasl, sasl_advice
 from strandline.cluster.node.config_security import (
     LISTENER_SETTINGS,
     PER_LISTENER,
     check_listeners,
     listener_setting,
 )
-from strandline.cluster.node.config_tier import check_tier, tier_advice
-from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, Listener, environment_name, read_file
+from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, HTTP, Listener, environment_name, read_file
 from strandline.cluster.node.settings import (
     BROKER,
     CONTROLLER,
     ENABLED,
-    HTTP,
     INTERNAL,
+    JWKS_URL,
+    PLAIN_JAAS,
+    PLAIN_WITHOUT_TLS,
     PLAINTEXT,
     PROTOCOLS,
     RESERVED,
@@ -36,9 +36,12 @@ from strandline.cluster.node.settings import (
     SSL,
     NodeSettings,
 )
+from strandline.cluster.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from strandline.controller.metadata.settings import BROKER_SETTINGS, CLEANER_HAS_NO_THREADS
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.settings import split_list
+from strandline.replica.tier_config import STORE_ENABLE, STORE_OPTIONS, STORE_URL, TierConfig
 
 _ANYWHERE = ("", "0.0.0.0", "::")  # addresses that a client cannot be told
 
@@ -295,3 +298,95 @@ def _kafka_only(name: str, *, whole: bool = False) -> str | None:
         if name in prefixes or (not whole and name.startswith(prefixes)):
             return f"Kafka has this setting, Strandline does not: {reason}"
     return None
+
+
+# Tiered storage: settings that must go together, and what is said of Kafka's that have no place here (KIP-405)
+
+
+def check_tier(tier: TierConfig) -> None:
+    """Check the settings of the object store together. Raises ConfigError."""
+    if tier.store_enable and not tier.store_url:
+        raise ConfigError(
+            STORE_ENABLE, "true", f"false or empty without {STORE_URL}, which says where the object store is"
+        )
+
+
+_INSTEAD: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("remote.log.storage.manager.", "rsm.config."), f"the object store is named by {STORE_URL} and {STORE_OPTIONS}"),
+    (
+        ("remote.log.metadata.", "rlmm.config."),
+        "what lies in the object store stands in the cluster's own metadata log",
+    ),
+    (
+        ("remote.log.manager.fetch.max.bytes.per.second",),
+        "reads of the object store are bounded by remote.log.reader.threads; quotas bound what consumers take",
+    ),
+    (
+        ("remote.log.manager.copy.quota.", "remote.log.manager.fetch.quota."),
+        "the rate of copies is bounded over a second, by remote.log.manager.copy.max.bytes.per.second",
+    ),
+    (
+        ("remote.log.manager.thread.pool.size", "remote.log.manager.expiration.", "remote.log.manager.follower."),
+        "there are no thread pools but remote.log.manager.copier.thread.pool.size and remote.log.reader.threads",
+    ),
+    (
+        ("remote.log.manager.task.retry.", "remote.log.reader.max.pending.tasks", "remote.list.offsets."),
+        "what fails is tried again with growing pauses, and reads wait for their turn within their own time",
+    ),
+)
+
+
+def tier_advice(name: str) -> str | None:
+    """Advice on a setting of Kafka's tiered storage that has no place here."""
+    return next((reason for prefixes, reason in _INSTEAD if name.startswith(prefixes)), None)
+
+
+# SASL: the same of its settings
+
+
+def sasl_advice(name: str) -> str | None:
+    """Advice on a setting of Kafka's SASL that has no place here."""
+    if name.startswith("listener.name.") and name.endswith(".sasl.jaas.config"):
+        return (
+            "only listener.name.<name>.plain.sasl.jaas.config is read, for the users of PLAIN; credentials of SCRAM "
+            "are in the metadata (strandline user set, kafka-configs.sh) and need no line"
+        )
+    if name.startswith(("sasl.mechanism.inter.broker", "sasl.mechanism.controller", "sasl.jaas.config")):
+        return "nodes prove who they are by certificates (INTERNAL:SSL), and use no SASL"
+    if name.startswith(("sasl.kerberos.", "sasl.oauthbearer.", "sasl.login.", "sasl.server.callback.")):
+        return "of SASL, " + ", ".join(MECHANISMS) + " are served"
+    return None
+
+
+def check_sasl(
+    given: Mapping[str, str], listener: str, protocol: str, mechanisms: str, *, plain_without_tls: bool
+) -> None:
+    """Check the SASL settings of one listener together. Raises ConfigError."""
+    own = f"listener.name.{listener.lower()}."
+    jaas = own + PLAIN_JAAS
+    if protocol not in (SASL_PLAINTEXT, SASL_SSL):
+        for name in (jaas, own + ENABLED):
+            if name in given:
+                raise ConfigError(name, given[name], f"nothing: {listener} speaks {protocol}, without SASL")
+        return
+    enabled = own + ENABLED if own + ENABLED in given else ENABLED
+    without_tls = sorted({PLAIN, OAUTHBEARER} & set(split_list(mechanisms)))
+    if protocol == SASL_PLAINTEXT and without_tls and not plain_without_tls:  # rule A19/plain-in-the-clear
+        allowed = (
+            f"no {without_tls[0]} on {listener}, which speaks no TLS: make it a listener of SASL_SSL, or use "
+            f"SCRAM-SHA-256. {PLAIN_WITHOUT_TLS}=true serves it all the same, passwords and tokens readable on the way"
+        )
+        raise ConfigError(enabled, mechanisms, allowed)
+    if OAUTHBEARER in split_list(mechanisms):
+        for name in (JWKS_URL, "sasl.oauthbearer.expected.issuer", "sasl.oauthbearer.expected.audience"):
+            if not given.get(name):
+                raise ConfigError(name, "", f"something: {enabled} has OAUTHBEARER, and any token of anybody would do")
+    if PLAIN not in split_list(mechanisms):
+        if jaas in given:
+            raise ConfigError(jaas, given[jaas], f"nothing: {enabled} does not have PLAIN, so that it has no effect")
+        return
+    if jaas not in given:
+        allowed = (
+            'the users of PLAIN: org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="...";'
+        )
+        raise ConfigError(jaas, "", allowed)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strandline.cluster.node.config_values import Listener
+from strandline.cluster.node.config_values import HTTP, Listener
 from strandline.cluster.node.settings import (
     ENABLED,
-    HTTP,
     INTERNAL,
     PLAIN_JAAS,
     PLAIN_USERS,

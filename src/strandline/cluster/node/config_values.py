@@ -25,6 +25,9 @@ class Listener(NamedTuple):
     endpoint: Endpoint
 
 
+HTTP = "HTTP"
+"""Name of the listener of metrics and health."""
+
 LISTENERS = "a list of NAME://host:port"
 ENDPOINTS = "a list of host:port"
 VOTERS = "a list of id@host:port, each optionally followed by :directory-id"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.node.parts import NodeParts
+from strandline.cluster.transactions.lost_markers import LostMarkers
 from strandline.cluster.transactions.marker_writes import MarkerWriter
 from strandline.cluster.transactions.markers import MarkerSender
 from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
@@ -23,6 +24,7 @@ class Coordinators:
     markers: sends what that one has decided.
     marker_writer: writes it where this broker leads.
     verifier: asks the coordinator of a transactional id, wherever it is.
+    lost_markers: ends what an unclean election has left open.
     """
 
     def __init__(
@@ -70,18 +72,28 @@ class Coordinators:
             rpc=node.rpc,
             clock=node.clock,
         )
+        self.lost_markers = LostMarkers(
+            config.node,
+            coordinator=self.transactions,
+            replicas=replicas,
+            writer=self.marker_writer,
+            image=lambda: node.publisher.image,
+            rpc=node.rpc,
+            report=node.fatal,
+        )
         replicas.on_hosted(self._hosted)
 
     def _hosted(self, tp: TopicPartition) -> None:
         """A partition's log was made late: its coordinator hears of it."""
+        self.lost_markers.look(tp)
         self.groups.runtime.on_hosted(tp)
         self.transactions.runtime.on_hosted(tp)
 
     def follow(self) -> None:
         """Follow the metadata, behind the replicas."""
-        for follower in (self.groups, self.transactions, self.markers):
+        for follower in (self.lost_markers, self.groups, self.transactions, self.markers):
             self._node.publisher.subscribe(follower.on_metadata)
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Handlers that the node's internal listener has to serve for other brokers."""
-        return {**self.marker_writer.handlers(), **self.verifier.handlers()}
+        return {**self.marker_writer.handlers(), **self.verifier.handlers(), **self.lost_markers.handlers()}

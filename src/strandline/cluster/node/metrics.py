@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 from strandline.cluster.broker.memory import Account
 from strandline.cluster.broker.standard_authorizer import StandardAuthorizer
 from strandline.cluster.node.broker_role import BrokerRole
-from strandline.cluster.node.metrics_clients import of_clients
+from strandline.cluster.node.metrics_clients import of_clients, of_quotas, of_replication_quotas, of_requests
 from strandline.cluster.node.metrics_groups import of_groups
-from strandline.cluster.node.metrics_quotas import of_quotas, of_replication_quotas
-from strandline.cluster.node.metrics_requests import of_requests
 from strandline.cluster.node.metrics_security import of_audit, of_authentications, of_certificates
 from strandline.cluster.node.metrics_tier import of_tier
 from strandline.cluster.node.metrics_transactions import of_transactions

@@ -24,6 +24,7 @@ from strandline.cluster.node.blocked_loop import LoopLag
 from strandline.cluster.node.bootstrap import read_bootstrap
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.config_values import HTTP
 from strandline.cluster.node.faults.injection import FaultInjection
 from strandline.cluster.node.format import random_id, read_directory, take_directories
 from strandline.cluster.node.http.pages import commands_of, routes_of
@@ -33,7 +34,7 @@ from strandline.cluster.node.internal.health import ReportsHealth
 from strandline.cluster.node.internal.internal_tls import SpeaksTls
 from strandline.cluster.node.main_directory import as_it_starts
 from strandline.cluster.node.parts import NodeParts
-from strandline.cluster.node.settings import HTTP, INTERNAL
+from strandline.cluster.node.settings import INTERNAL
 from strandline.cluster.node.tiered import open_tier_store
 from strandline.cluster.node.tls import NodeTls
 from strandline.cluster.security.certificates import CertificateWatch

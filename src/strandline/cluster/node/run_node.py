@@ -23,8 +23,13 @@ import structlog
 from strandline.cluster.broker.log_levels import ROOT, LogLevels
 from strandline.cluster.node.blocked_loop import BlockedLoop, end_process
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.log_flood import FloodFilter, FloodProcessor
-from strandline.cluster.node.log_wiring import KAFKAS_WORDS, LevelledLogger, LevelledLoggers
+from strandline.cluster.node.log_wiring import (
+    KAFKAS_WORDS,
+    FloodFilter,
+    FloodProcessor,
+    LevelledLogger,
+    LevelledLoggers,
+)
 from strandline.cluster.node.node_loop import NodeLoop, collect_seldom
 from strandline.cluster.node.ports import holder_of, is_free
 from strandline.cluster.node.world import system_world

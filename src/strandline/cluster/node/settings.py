@@ -13,6 +13,7 @@ from strandline.cluster.broker.config import BrokerConfig, DerivedSetting, Liste
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.node.config_values import (
     ENDPOINTS,
+    HTTP,
     LISTENERS,
     VOTERS,
     parse_endpoints,
@@ -46,7 +47,6 @@ from strandline.replica.states import ReplicaConfig
 from strandline.replica.tier_config import TierConfig
 
 INTERNAL = "INTERNAL"
-HTTP = "HTTP"
 RESERVED = (INTERNAL, HTTP)
 """Listener names with a protocol of their own; every other listener speaks Kafka's protocol."""
 

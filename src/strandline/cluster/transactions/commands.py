@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
 
 from strandline.cluster.transactions.connections import NO_CONNECTION
@@ -140,6 +141,28 @@ class ListedTransaction(NamedTuple):
     transactional_id: str
     producer_id: int
     state: str
+
+
+class Outcome(IntEnum):
+    """What a coordinator says of a transaction of which only producer id and epoch are known."""
+
+    UNKNOWN = 0
+    """It does not know the producer, or the producer has gone on since."""
+    OPEN = 1
+    """It is open, and will be ended."""
+    COMMITTED = 2
+    ABORTED = 3
+
+
+class FindOutcomes(NamedTuple):
+    """What became of transactions that are open in a partition's log. Answered with a `Outcome` for each.
+
+    Attributes:
+        producers: id and epoch of each.
+    """
+
+    partition: TopicPartition
+    producers: tuple[tuple[int, int], ...]
 
 
 class DescribeTransaction(NamedTuple):

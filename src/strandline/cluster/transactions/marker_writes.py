@@ -4,8 +4,9 @@ A marker that is sent again while the first copy waits for its replicas joins th
 first one is committed, from a connection that was slow, is answered and not written: under protocol version 1 the next
 transaction may have the same epoch, and it would be ended by the marker of the last one (schedule 124). Orders of one
 process have rising numbers, and a producer's transactions follow one another. So the last order of each producer in
-each partition tells what is late, however many others have ended theirs meanwhile (schedule 134); what a leader
-remembers of them is of its process alone.
+each partition tells what is late, however many others have ended theirs meanwhile (schedule 135); what a leader
+remembers of them is of its process alone. A copy that was sent to an earlier leadership is refused: meanwhile another
+broker may have led, and written the marker (schedule 180).
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Annotated, NamedTuple, Protocol
 
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.log.transactions import Marker
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import BrokerEpoch, NodeId, ProducerId, TopicPartition
+from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, ProducerId, TopicPartition
 from strandline.proto.messages.fields import Int32, Int64, SInt32, SInt64
 from strandline.proto.messages.method import handler, method
 from strandline.proto.ports import UnaryHandler
@@ -29,6 +31,9 @@ from strandline.replica.partition import Append, AppendDone
 COMMITTED_MS_MAX = 1_000.0
 """So long a call waits until its markers are committed. What is not committed by then is answered REQUEST_TIMED_OUT,
 and asked for again, so that a slow partition holds up no others for longer."""
+
+ANY_EPOCH = LeaderEpoch(-1)
+"""Of a marker that any leadership may write."""
 
 NO_ORDER = 0
 """Number of what an operator has written: as often as it is asked for."""
@@ -57,6 +62,8 @@ class MarkerToWrite:
     Attributes:
         order: number of the order that it is of, among all of its sender's process.
         transaction_version: level that the transaction ends by.
+        leader_epochs: of each partition, the leadership that the marker is for; none: the sender does not know them: an
+            older build, or an operator.
     """
 
     order: Annotated[int, Int64(1)]
@@ -66,6 +73,7 @@ class MarkerToWrite:
     coordinator_epoch: Annotated[int, SInt32(5)]
     transaction_version: Annotated[int, Int32(6)]
     partitions: Annotated[tuple[NamedPartition, ...], 7]
+    leader_epochs: Annotated[tuple[LeaderEpoch, ...], Int32(8)] = ()
 
     @property
     def marker(self) -> Marker:
@@ -101,7 +109,7 @@ class AppendsMarkers(Protocol):
     """The replicas, as far as they are needed here."""
 
     def append_marker(
-        self, tp: TopicPartition, marker: Marker, transaction_version: int, done: AppendDone
+        self, tp: TopicPartition, marker: Marker, transaction_version: int, done: AppendDone, *, leader_epoch: int
     ) -> Append | None:
         """Append as `ReplicaManager.append_marker` does."""
 
@@ -109,7 +117,9 @@ class AppendsMarkers(Protocol):
 class WritesOffsetMarkers(Protocol):
     """The runtime of the groups: a marker takes effect in the memory of a shard, too (KAFKA-17507)."""
 
-    def write_marker(self, partition: int, marker: Marker, transaction_version: int) -> Awaitable[ErrorCode]:
+    def write_marker(
+        self, partition: int, marker: Marker, transaction_version: int, *, leader_epoch: int
+    ) -> Awaitable[ErrorCode]:
         """Append to a partition of the groups' topic as its coordinator."""
 
 
@@ -154,19 +164,20 @@ class MarkerWriter:
     async def write(self, sender: Sender, wanted: Sequence[MarkerToWrite]) -> list[ErrorCode]:
         """Append markers; a result for each partition of each, in order, once it is known or after a while.
 
-        NONE: every replica in sync has it. REQUEST_TIMED_OUT: it is being written.
+        NONE: every replica in sync has it. REQUEST_TIMED_OUT: it is being written. FENCED_LEADER_EPOCH and
+        UNKNOWN_LEADER_EPOCH: it was sent to an earlier leadership, and to one that is not known here yet.
         """
         results = [
-            self._begin(_Copy(named.place, one.marker, sender, one.order), one.transaction_version)
+            self._begin(_Copy(named.place, one.marker, sender, one.order), one.transaction_version, leader_epoch)
             for one in wanted
-            for named in one.partitions
+            for named, leader_epoch in zip(one.partitions, one.leader_epochs or repeat(ANY_EPOCH), strict=False)
         ]
         waiting = [result for result in results if not result.done()]
         if waiting:
             await asyncio.wait(waiting, timeout=COMMITTED_MS_MAX / 1000)
         return [result.result() if result.done() else ErrorCode.REQUEST_TIMED_OUT for result in results]
 
-    def _begin(self, copy: _Copy, transaction_version: int) -> asyncio.Future[ErrorCode]:
+    def _begin(self, copy: _Copy, transaction_version: int, leader_epoch: int) -> asyncio.Future[ErrorCode]:
         writing = self._writing.get(copy)
         if writing is not None:  # rule C16/a-copy-is-written-beside-the-first
             return writing
@@ -176,10 +187,14 @@ class MarkerWriter:
             return result
         self._writing[copy] = result
         if copy.partition.topic == OFFSETS_TOPIC:
-            spawn(self._write_to_group(copy, transaction_version), self._report)
+            spawn(self._write_to_group(copy, transaction_version, leader_epoch), self._report)
         else:
             self._replicas.append_marker(
-                copy.partition, copy.marker, transaction_version, lambda outcome: self._end(copy, outcome.error)
+                copy.partition,
+                copy.marker,
+                transaction_version,
+                lambda outcome: self._end(copy, outcome.error),
+                leader_epoch=leader_epoch,
             )
         return result
 
@@ -189,9 +204,11 @@ class MarkerWriter:
         # rule C21/later-orders-are-not-known
         return last is not None and last.sender == copy.sender and NO_ORDER < copy.order <= last.order
 
-    async def _write_to_group(self, copy: _Copy, transaction_version: int) -> None:
+    async def _write_to_group(self, copy: _Copy, transaction_version: int, leader_epoch: int) -> None:
         try:
-            code = await self._groups.write_marker(copy.partition.partition, copy.marker, transaction_version)
+            code = await self._groups.write_marker(
+                copy.partition.partition, copy.marker, transaction_version, leader_epoch=leader_epoch
+            )
         except KafkaError as error:
             code = error.code
         self._end(copy, code)

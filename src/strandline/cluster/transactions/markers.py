@@ -14,6 +14,7 @@ import structlog
 from strandline.cluster.transactions.commands import MarkerOrder
 from strandline.cluster.transactions.marker_orders import ANOTHER_HAS_IT, Addressed, Done, MarkerOrders, Written
 from strandline.cluster.transactions.marker_writes import (
+    ANY_EPOCH,
     WRITE_MARKERS,
     MarkerToWrite,
     MarkerWriter,
@@ -198,7 +199,7 @@ class MarkerSender:
         for number, partitions in by_order.items():
             order = self._orders.order(number)
             if order is not None:  # else it was dropped
-                wanted.append(_to_write(number, order, partitions))
+                wanted.append(self._to_write(number, order, partitions))
                 places += [Addressed(number, partition) for partition in partitions]
         sender = Sender(self._node_id, self._broker_epoch())
         if broker == self._node_id:
@@ -215,6 +216,22 @@ class MarkerSender:
         found = dict(zip(places, codes, strict=True))
         return [found.get(addressed, _GIVEN_UP) for addressed in markers]
 
+    def _to_write(self, number: int, order: MarkerOrder, partitions: Sequence[TopicPartition]) -> MarkerToWrite:
+        marker, image = order.marker, self._image()
+        led = (image.partition(*partition) for partition in partitions)
+        # rule C28/markers-name-no-leadership
+        leader_epochs = tuple(ANY_EPOCH if one is None else one.leader_epoch for one in led)
+        return MarkerToWrite(
+            number,
+            ProducerId(marker.producer_id),
+            marker.producer_epoch,
+            marker.commit,
+            marker.coordinator_epoch,
+            order.transaction_version,
+            tuple(NamedPartition(*partition) for partition in partitions),
+            leader_epochs,
+        )
+
     def _note(self, broker: NodeId, addressed: Addressed, reason: str, event: str) -> None:
         order = self._orders.order(addressed.number)
         if order is not None:
@@ -226,19 +243,6 @@ class MarkerSender:
 def _tell(done: Sequence[Done]) -> None:
     for order, written in done:
         written(order)
-
-
-def _to_write(number: int, order: MarkerOrder, partitions: Sequence[TopicPartition]) -> MarkerToWrite:
-    marker = order.marker
-    return MarkerToWrite(
-        number,
-        ProducerId(marker.producer_id),
-        marker.producer_epoch,
-        marker.commit,
-        marker.coordinator_epoch,
-        order.transaction_version,
-        tuple(NamedPartition(*partition) for partition in partitions),
-    )
 
 
 def _concerns(delta: MetadataDelta, image: MetadataImage, partition: TopicPartition) -> bool:

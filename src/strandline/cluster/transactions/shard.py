@@ -20,12 +20,14 @@ from strandline.cluster.transactions.commands import (
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
+    FindOutcomes,
     InitProducer,
     ListedTransaction,
     ListTransactions,
     MarkerOrder,
     MarkersWritten,
     NeedsProducerId,
+    Outcome,
     Producer,
     Superseded,
     VerifyPartitions,
@@ -38,7 +40,7 @@ from strandline.log.transactions import Marker
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
-from strandline.proto.ids import LeaderEpoch
+from strandline.proto.ids import LeaderEpoch, TopicPartition
 from strandline.proto.kafka.fields import read_int16
 from strandline.proto.kafka.keyed_record import Record
 from strandline.proto.kafka.transaction_records import (
@@ -147,6 +149,8 @@ class TransactionShard:
                     self._markers_written(command.order, now)
                 case ListTransactions():
                     self._out.reply(to, self._list(command, now), after_writes=True)
+                case FindOutcomes():
+                    self._out.reply(to, self._outcomes(command), after_writes=True)
                 case DescribeTransaction():
                     self._out.reply(to, self._describe(command.transactional_id), after_writes=True)
                 case _:
@@ -540,6 +544,17 @@ class TransactionShard:
         """Every id, for metrics and tests."""
         return self._values
 
+    def _outcomes(self, command: FindOutcomes) -> tuple[Outcome, ...]:
+        wanted = {producer_id for producer_id, _ in command.producers}
+        known: dict[int, TransactionValue] = {}
+        for value in self._values.values():
+            for producer_id in {value.producer_id, value.previous_id} & wanted:
+                known[producer_id] = value
+        return tuple(
+            _outcome(known[producer_id], command.partition, epoch) if producer_id in known else Outcome.UNKNOWN
+            for producer_id, epoch in command.producers
+        )
+
     def _describe(self, transactional_id: str) -> TransactionValue:
         value = self._values.get(transactional_id)
         if value is None:
@@ -560,6 +575,26 @@ class TransactionShard:
             for transactional_id, value in self._values.items()
             if is_wanted(value)
         )
+
+
+def _outcome(value: TransactionValue, partition: TopicPartition, epoch: int) -> Outcome:
+    """What became of the transaction that the producer of `value` had under `epoch`, as far as that is certain.
+
+    Under protocol 2 an epoch is one transaction's. Under protocol 1 it is of many, and a commit of the last one says
+    nothing of those before it, unless its markers are on their way still.
+    """
+    state = value.state
+    if state is TransactionState.ONGOING:
+        is_open = value.producer_epoch == epoch and partition in value.partitions
+        return Outcome.OPEN if is_open else Outcome.UNKNOWN
+    if value.client_version >= EPOCH_VERSION:
+        is_this = value.last_epoch == epoch
+    else:
+        is_this = state.is_prepared and value.producer_epoch == epoch and partition in value.partitions
+    if not is_this or state is TransactionState.EMPTY:  # rule C29/a-later-decision-counts
+        return Outcome.UNKNOWN
+    commit = state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+    return Outcome.COMMITTED if commit else Outcome.ABORTED
 
 
 def _is_repeated(command: InitProducer, value: TransactionValue) -> bool:

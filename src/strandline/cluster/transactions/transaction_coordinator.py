@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from strandline.cluster.groups.coordinator import Coordinator
@@ -13,12 +13,14 @@ from strandline.cluster.transactions.commands import (
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
+    FindOutcomes,
     InitProducer,
     ListedTransaction,
     ListTransactions,
     MarkerOrder,
     MarkersWritten,
     NeedsProducerId,
+    Outcome,
     Producer,
     Superseded,
     VerifyPartitions,
@@ -200,6 +202,21 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
                 if error.code is not ErrorCode.NOT_COORDINATOR:
                     raise
         return listed
+
+    async def outcomes_of(
+        self, partition: TopicPartition, producers: Sequence[tuple[int, int]]
+    ) -> tuple[list[int], list[Outcome]]:
+        """The partitions of transactions that this broker serves, and what they say of each producer and epoch."""
+        served: list[int] = []
+        outcomes = [Outcome.UNKNOWN] * len(producers)
+        for hosted in list(self.runtime.hosted()):
+            try:
+                answers = await self.runtime.ask(hosted.partition, FindOutcomes(partition, tuple(producers)))
+            except KafkaError:
+                continue  # whoever asks finds it missing, and asks again
+            served.append(hosted.partition)
+            outcomes = [max(one, other) for one, other in zip(outcomes, answers, strict=True)]
+        return served, outcomes
 
     async def describe(self, transactional_id: str, *, asked_ms: float | None = None) -> TransactionValue:
         """What is known of an id. Raises KafkaError also TRANSACTIONAL_ID_NOT_FOUND."""

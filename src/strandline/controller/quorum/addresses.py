@@ -36,7 +36,20 @@ class Addresses:
         self._configured = configured
         self._bootstrap = dict(zip(stand_ins(bootstrap), bootstrap, strict=True))
         self._told: dict[NodeId, Endpoint] = {}
+        self._failures: dict[NodeId, int] = {}
+        """Of each node: how many calls have not found it, since the voter set that counts now."""
         self._voters: VoterSet = core.voters
+
+    def to_call(self, node_id: NodeId) -> Endpoint | None:
+        """Where a node is called. One that was not found where it is known to be is looked for at the bootstrap
+        addresses, one after the other, at every other call: all voters may have moved at once, and nobody can record
+        that before one of them leads."""
+        known, failures = self.of(node_id), self._failures.get(node_id, 0)
+        elsewhere = [at for at in self._bootstrap.values() if at not in (known, self._own)]
+        # rule A37/a-voter-that-moved-is-looked-for-nowhere
+        if node_id < 0 or failures % 2 == 0 or not elsewhere or not self._core.voters.dynamic:
+            return known
+        return elsewhere[failures // 2 % len(elsewhere)]
 
     def of(self, node_id: NodeId) -> Endpoint | None:
         """Where a node is; None for one of which nothing is known."""
@@ -55,6 +68,7 @@ class Addresses:
         known = {**self._voters.endpoints, **self._told}
         leader_id = self._core.leader_id
         self._told.clear()
+        self._failures.clear()
         # rule A37/a-removed-leader-is-lost-sight-of
         if leader_id is not None and leader_id in known and leader_id not in voters.endpoints:
             self._told[leader_id] = known[leader_id]
@@ -66,8 +80,9 @@ class Addresses:
             self._told = {leader_id: leader_at}
 
     def failed(self, node_id: NodeId) -> None:
-        """Forget what was told of a node that cannot be reached there."""
+        """Take in that a call has not found the node: what was told of it is forgotten."""
         self._told.pop(node_id, None)
+        self._failures[node_id] = self._failures.get(node_id, 0) + 1
 
     def to_tell(self, leader_id: NodeId | None) -> Endpoint | None:
         """Where the leader is, for a peer; nothing where it is configured everywhere who votes."""

@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple, Protocol
 from uuid import UUID
 
 from strandline.controller.raft.config import RaftConfig
+from strandline.controller.raft.messages import ReplicaKey
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
@@ -182,6 +183,11 @@ class QuorumLog(QuorumView, Protocol):
         self, node_id: NodeId, directory_id: UUID, endpoint: Endpoint | None = None, *, uncommitted: bool = False
     ) -> tuple[NodeId, ...]:
         """Give a vote; who votes then, once that is committed, or appended (`uncommitted`). Raises KafkaError."""
+
+    async def update_voter(
+        self, key: ReplicaKey, endpoint: Endpoint | None, levels: range, *, epoch: int = -1
+    ) -> tuple[NodeId, ...]:
+        """Record where a voter listens; who votes then, once that is committed. Raises KafkaError."""
 
     def resign(self) -> None:
         """Give up the leadership of the quorum."""

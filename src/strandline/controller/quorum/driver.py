@@ -41,6 +41,7 @@ from strandline.controller.raft.ready import Append, LogAction, Ready, StoreSnap
 from strandline.log.disk import Disk, DiskFull
 from strandline.log.partition_log import PartitionLog
 from strandline.log.syncer import Syncer
+from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
@@ -359,7 +360,7 @@ class Driver:
         if isinstance(request, BeginQuorumEpochRequest):
             request = replace(request, leader_at=self.addresses.to_tell(request.leader_id))
         try:
-            endpoint = self.addresses.of(sent.to)
+            endpoint = self.addresses.to_call(sent.to)
             if endpoint is None:
                 raise RpcUnavailable("an address that this node does not know")
             payload = await self._rpc.call(
@@ -370,6 +371,8 @@ class Driver:
             )
             self.unreached.pop(sent.to, None)
             response: Response = method.reply.decode(payload)
+            if response.error is ErrorCode.INVALID_VOTER_KEY:  # rule A37/who-answers-for-another-is-asked-again
+                self.addresses.failed(sent.to)
             self.addresses.hear(response.leader_id, response.leader_at)
             outcome = ResponseReceived(sent.request_id, self._judged(request, response))
         except RpcUnavailable as error:

@@ -410,6 +410,26 @@ class Quorum:
             lambda core, now_ms: core.add_voter(node_id, directory_id, now_ms, endpoint), uncommitted=uncommitted
         )
 
+    async def update_voter(
+        self, key: ReplicaKey, endpoint: Endpoint | None, levels: range, *, epoch: int = -1
+    ) -> tuple[NodeId, ...]:
+        """Record where a voter listens, as it tells (KIP-853), wait until that is committed, and return who votes then.
+        Our voters tell it by their fetches too, and what these say counts.
+
+        Args:
+            levels: of kraft.version, that the voter's build knows.
+            epoch: the quorum's, as the voter knows it; -1: it does not say.
+
+        Raises:
+            KafkaError: see `raft.voter_changes.update_voter`; FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, the epoch is
+                another one; REQUEST_TIMED_OUT, it was not committed in time, and may be yet.
+        """
+        now = self.leader_and_epoch.epoch
+        if epoch not in (-1, now):
+            code = ErrorCode.FENCED_LEADER_EPOCH if epoch < now else ErrorCode.UNKNOWN_LEADER_EPOCH
+            raise KafkaError(code, f"The quorum is in epoch {now}, not {epoch}.")
+        return await self._change(lambda core, now_ms: core.update_voter(key, endpoint, levels, now_ms))
+
     def raise_kraft_version(self, version: int) -> None:
         """The cluster has this kraft.version: the voter set is to have it as well. Never lowered."""
         if version <= self._kraft_version:

@@ -57,7 +57,7 @@ _ROLES: dict[RoleKind, type[Role]] = {
 class RaftCore:
     """One node of the quorum: what outlives its roles (`node`), and its present role.
 
-    Usage: after any of `step`, `tick`, `append`, `flushed`, `resign`, `add_voter`, `remove_voter` and the `snapshot_*`
+    Usage: after any of `step`, `tick`, `append`, `flushed`, `resign`, the changes of a voter and the `snapshot_*`
     reports, carry out `ready()`; call `tick` at `deadline_ms()`.
 
     Invariants:
@@ -225,6 +225,11 @@ class RaftCore:
         """Carry out `voter_changes.remove_voter` as the leader. Raises KafkaError NOT_CONTROLLER besides."""
         self._now_ms = now_ms
         return voter_changes.remove_voter(self._as_leader(), node_id, directory_id, now_ms)
+
+    def update_voter(self, key: ReplicaKey, endpoint: Endpoint | None, levels: range, now_ms: float) -> int | None:
+        """Carry out `voter_changes.update_voter` as the leader. Raises KafkaError NOT_CONTROLLER besides."""
+        self._now_ms = now_ms
+        return voter_changes.update_voter(self._as_leader(), key, endpoint, levels)
 
     def raise_kraft_version(self, version: int) -> None:
         """The voters are to have this kraft.version, as soon as this node leads and each one's directory is known."""

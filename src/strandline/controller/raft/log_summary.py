@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch, VotersChange
@@ -71,7 +71,12 @@ class LogSummary:
 
     def voters_from(self, end_offset: int) -> list[VotersChange]:
         """The voter sets that this log says at or behind an offset."""
-        return [said for offset, said in self._voters if offset >= end_offset]
+        return [said for _, said in self.voters_between(end_offset, self.end_offset)]
+
+    def voters_between(self, start_offset: int, end_offset: int) -> list[tuple[int, VotersChange]]:
+        """(offset, voters) of the voter sets that this log says from `start_offset` on, and before `end_offset`."""
+        first = bisect_left(self._voters, start_offset, key=lambda one: one[0])
+        return [(offset, said) for offset, said in self._voters[first:] if offset < end_offset]
 
     def append(self, batch: Batch) -> None:
         """Extend the log by one batch, which must fit."""

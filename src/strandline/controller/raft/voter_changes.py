@@ -142,6 +142,37 @@ def judged_addition(leader: Leader, key: ReplicaKey, endpoint: Endpoint | None, 
     return said
 
 
+def update_voter(leader: Leader, key: ReplicaKey, endpoint: Endpoint | None, levels: range) -> int | None:
+    """Record where a voter listens, as it tells by a request of its own; the record's offset, None if it is recorded
+    already. Our voters tell it by each fetch (`record_what_is_known`), and what that says counts.
+
+    Raises:
+        KafkaError: UNSUPPORTED_VERSION, kraft.version is 0; INVALID_UPDATE_VERSION, the voter's build does not know the
+            level of the set; VOTER_NOT_FOUND; INVALID_REQUEST, it cannot be reached there, or its fetches say another
+            endpoint; REQUEST_TIMED_OUT, an earlier change is not committed yet.
+    """
+    node = leader.node
+    said = changed(node.said, VoterChange(ChangeKind.UPDATE, key, endpoint))
+    if node.said.kraft_version not in levels:
+        raise KafkaError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Node {key.node_id} knows kraft.version {levels.start} to {levels.stop - 1}, and the voters are of "
+            f"{node.said.kraft_version}: run a build there that knows it.",
+        )
+    told = _listens_at(leader, key)
+    if told not in (None, endpoint):  # rule A36/whoever-asks-moves-a-voter
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Node {key.node_id} says by its fetches that it listens at {told}, not at {endpoint}: its "
+            "advertised.listeners counts.",
+        )
+    if said is None:
+        return None
+    _one_at_a_time(leader)
+    mark("voter-endpoint-recorded")
+    return leader.change_voters(said)
+
+
 def record_what_is_known(leader: Leader) -> None:
     """Record what the leader finds out by itself, one change at a time: directories where the voter set leaves them
     open, the level at which voters come and go once the cluster has it, and where voters listen by then."""

@@ -71,14 +71,14 @@ class TierReader:
         self._read_ahead_chunks = -(-read_ahead_bytes // CHUNK_BYTES)
         self._next: OrderedDict[tuple[str, int], None] = OrderedDict()
         self.requests = 0
-        """GETs that were begun."""
+        """Number of GETs that were begun."""
         self.errors = 0
-        """GETs that failed."""
+        """Number of GETs that failed."""
         self.fetched_bytes = 0
         self.fetch_ms = 0.0
         """Seconds that all GETs took together."""
         self.corrupt = 0
-        """Objects that were found damaged."""
+        """Number of objects that were found damaged."""
 
     @property
     def cache_hits(self) -> int:
@@ -455,7 +455,7 @@ class Fetched(Generic[K, V]):
             self.bytes -= self._size(self._kept.pop(key))
 
     def has(self, key: K) -> bool:
-        """Whether it is there, or under way."""
+        """True if the key is there, or being fetched."""
         return key in self._kept or key in self._under_way
 
     def _ended(self, key: K, task: asyncio.Task[V]) -> None:

@@ -1,4 +1,4 @@
-"""Looking through all of a data directory: `strandline log verify`."""
+"""Verification of a whole data directory: `strandline log verify`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
 
 Progress = Callable[[int, int], None]
-"""Told of bytes that were read, and of all there are."""
+"""Called with the bytes that were read so far, and with all that there are."""
 
 JudgeMetadata = Callable[[OverlayDisk, str, ScannedPartition | None], list[Flaw]]
 """Starts the quorum of a node over a disk that changes nothing, and says what it does about the flaws of its log and of
@@ -92,7 +92,7 @@ _ABORTED = (
 
 @dataclass(slots=True)
 class Verified:
-    """Result of looking through a directory.
+    """Result of the verification of a directory.
 
     Attributes:
         clean: the last process stopped cleanly.
@@ -108,7 +108,7 @@ class Verified:
 
 
 class Verification:
-    """One run."""
+    """One verification of a data directory."""
 
     def __init__(self, disk: OverlayDisk, path: str, clock: Clock, progress: Progress, metadata: JudgeMetadata) -> None:
         self._disk = disk
@@ -151,7 +151,7 @@ class Verification:
     # ------------------------------------------------------------------ the directory's own files
 
     def _read_offsets(self) -> None:
-        """What the start goes by is what the checkpoints and their copy say together."""
+        """Read the offset checkpoints and their copy: a start goes by what both say together."""
         copies: dict[str, bytes] = {}
         path = f"{self._path}/{CHECKPOINT_COPY}"
         if self._disk.exists(path):
@@ -265,7 +265,7 @@ def _judged(flaw: Flaw, dry_start: DryStart, partition: ScannedPartition | None)
 
 
 def _aside(flaw: Flaw) -> Flaw:
-    """The node itself removes some of what a start leaves where it is."""
+    """The flaw, and what the node itself does later about a file that a start leaves in its place."""
     does = next((does for suffix, does in _ASIDE_DOES.items() if flaw.file.endswith(suffix)), "")
     return replace(flaw, does=does) if does else flaw
 

@@ -192,6 +192,7 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
     Api.UNREGISTER_BROKER: (_cluster(Operation.ALTER),),
     Api.ADD_RAFT_VOTER: (_cluster(Operation.ALTER),),
     Api.REMOVE_RAFT_VOTER: (_cluster(Operation.ALTER),),
+    Api.UPDATE_RAFT_VOTER: (_cluster(Operation.CLUSTER_ACTION),),
     Api.ELECT_LEADERS: (_cluster(Operation.ALTER),),
     Api.ALTER_PARTITION_REASSIGNMENTS: (_cluster(Operation.ALTER),),
     Api.LIST_PARTITION_REASSIGNMENTS: (_cluster(Operation.DESCRIBE),),

@@ -76,6 +76,7 @@ class Api(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75, 0
     ADD_RAFT_VOTER = 80, 0
     REMOVE_RAFT_VOTER = 81, 0
+    UPDATE_RAFT_VOTER = 82, 0
 
     def __new__(cls, key: int, flexible_since: int) -> Api:
         member = int.__new__(cls, key)

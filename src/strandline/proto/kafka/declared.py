@@ -93,7 +93,7 @@ def _codec(kind: Any, version: int, flexible: bool) -> Codec:
     def write(out: bytearray, values: Any) -> None:
         codec.write(out, values._asdict())
 
-    return codec._replace(write=write)
+    return Codec(codec.read, write, codec.bytes_min)
 
 
 def _maker(kind: Any, absent: dict[str, Any], names: list[str]) -> Callable[[list[Any]], Any]:

@@ -15,20 +15,20 @@ kio costs 10 ms and its schemas some milliseconds each, so they are imported whe
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import struct
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from datetime import timedelta
-from functools import cache, partial
-from types import NoneType, UnionType
+from functools import cache, lru_cache, partial
+from types import ModuleType, NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
-from strandline.proto.kafka import kio_modules
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import (
     INT16,
@@ -47,11 +47,17 @@ from strandline.proto.kafka.fields import (
     unreadable,
     write_uvarint,
 )
+from strandline.proto.lean_imports import import_without
+from strandline.proto.steps import Pace, Steps
 
 Reader = Callable[[Buffer, int, Elements], tuple[Any, int]]
 """(buffer, position, what the message may still hold) -> (value, position after it)."""
 
 Writer = Callable[[bytearray, Any], None]
+
+SteppingReader = Callable[[Buffer, int, Elements, Pace], Steps[tuple[Any, int]]]
+SteppingWriter = Callable[[bytearray, Any, Pace], Steps[None]]
+"""The same in steps, of what holds arrays: `Message.decode_in_steps`, `Message.encode_in_steps`."""
 
 NUMBERS = {
     "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q",
@@ -60,13 +66,25 @@ NUMBERS = {
 }  # fmt: skip
 _ZERO_UUID = bytes(16)
 
+SMALL_BYTES = 512
+"""A message below this size is read in one step: it holds 250 elements at most."""
+
+_UNREADABLE = (struct.error, IndexError, ProtocolError)
+_UNWRITABLE = (struct.error, KeyError, TypeError, AttributeError, ValueError)
+
 
 class Codec(NamedTuple):
-    """Both directions of one value, and the fewest bytes that it takes."""
+    """Both directions of one value, and the fewest bytes that it takes.
+
+    Attributes:
+        read_in_steps, write_in_steps: of a value that holds arrays; None where it is one step in any case.
+    """
 
     read: Reader
     write: Writer
     bytes_min: int
+    read_in_steps: SteppingReader | None = None
+    write_in_steps: SteppingWriter | None = None
 
 
 class Slot(NamedTuple):
@@ -94,7 +112,18 @@ class Message(NamedTuple):
         out = bytearray()
         try:
             self.codec.write(out, values)
-        except (struct.error, KeyError, TypeError, AttributeError, ValueError) as error:
+        except _UNWRITABLE as error:
+            raise Unencodable(f"{self.name} cannot be encoded: {error!r}") from error
+        return out
+
+    def encode_in_steps(self, values: Mapping[str, Any]) -> Steps[bytearray]:
+        """The same, as of a message that may be large."""
+        if self.codec.write_in_steps is None:
+            return self.encode(values)
+        out = bytearray()
+        try:
+            yield from self.codec.write_in_steps(out, values, Pace())
+        except _UNWRITABLE as error:
             raise Unencodable(f"{self.name} cannot be encoded: {error!r}") from error
         return out
 
@@ -109,7 +138,19 @@ class Message(NamedTuple):
         try:
             value, end = self.codec.read(raw, 0, Elements(self.elements_max))
             check_end(raw, end, "the message")
-        except (struct.error, IndexError, ProtocolError) as error:
+        except _UNREADABLE as error:
+            raise unreadable(self.name, error) from error
+        return value
+
+    def decode_in_steps(self, buffer: Buffer) -> Steps[Any]:
+        """The same, of a message that may be large."""
+        if self.codec.read_in_steps is None or len(buffer) < SMALL_BYTES:
+            return self.decode(buffer)
+        raw = bytes(buffer)
+        try:
+            value, end = yield from self.codec.read_in_steps(raw, 0, Elements(self.elements_max), Pace())
+            check_end(raw, end, "the message")
+        except _UNREADABLE as error:
             raise unreadable(self.name, error) from error
         return value
 
@@ -150,7 +191,7 @@ def response(api: Api, version: int) -> Message:
 @cache
 def response_part(api: Api, version: int, kind: str) -> Message:
     """A struct within an answer, by kio's name, for answers that are put together from encoded parts."""
-    part = getattr(kio_modules.module(api.name.lower(), version, "response"), kind)
+    part = getattr(_kio(api.name.lower(), version, "response"), kind)
     return _message(part, version, RESPONSE_ELEMENTS_MAX)
 
 
@@ -159,13 +200,30 @@ def knows(api: Api, version: int) -> bool:
     return importlib.util.find_spec(f"kio.schema.{api.name.lower()}.v{version}") is not None
 
 
+def _kio(api: str, version: int, kind: str) -> ModuleType:
+    """kio's module of one message: `_kio("list_offsets", 6, "request").ListOffsetsRequest`; all cost 2 s and 39 MB.
+
+    Raises:
+        ModuleNotFoundError: kio has no such version.
+    """
+    _keep_test_library_out()
+    return importlib.import_module(f"kio.schema.{api}.v{version}.{kind}")
+
+
+@lru_cache(maxsize=1)
+def _keep_test_library_out() -> None:
+    """kio registers strategies with hypothesis where that is installed: 14 MB and 0.1 to 0.2 s that neither a node nor
+    a client has a use for."""
+    import_without("kio.static.primitive", "hypothesis", "hypothesis.strategies")
+
+
 @cache
 def kind_of(api: Api, version: int, side: str) -> Any:
     """kio's class of a request or a response ("request", "response"); for a version of `LATER` one that is made like
     it. Raises ModuleNotFoundError where kio has no such version."""
     later = LATER.get((api, version, side))
     like = version if later is None else later.like
-    kind = getattr(kio_modules.module(api.name.lower(), like, side), f"{api.title}{side.title()}")
+    kind = getattr(_kio(api.name.lower(), like, side), f"{api.title}{side.title()}")
     return kind if later is None else _made(kind, later, side)
 
 
@@ -211,7 +269,8 @@ def struct_codec(
     plain = [slot for slot in slots if slot.tag is None]
     tagged = {slot.tag: slot for slot in sorted(slots, key=lambda one: one.tag or 0) if slot.tag is not None}
     absent = {tag: _absent(slot) for tag, slot in tagged.items()}
-    reads = [slot.codec.read for slot in plain]
+    codecs = [slot.codec for slot in plain]
+    reads = [codec.read for codec in codecs]
     writes = [(slot.name, slot.default, slot.codec.write) for slot in plain]
     make = maker([slot.name for slot in (*plain, *tagged.values())])
 
@@ -221,9 +280,25 @@ def struct_codec(
             value, position = read_field(buffer, position, elements)
             values.append(value)
         if flexible:
-            found, position = read_tags(buffer, position)
-            for tag, slot in tagged.items():
-                values.append(_tagged_value(slot, found[tag], elements) if tag in found else absent[tag])
+            position = read_tagged(buffer, position, elements, values)
+        return make(values), position
+
+    def read_tagged(buffer: Buffer, position: int, elements: Elements, values: list[Any]) -> int:
+        found, position = read_tags(buffer, position)
+        for tag, slot in tagged.items():
+            values.append(_tagged_value(slot, found[tag], elements) if tag in found else absent[tag])
+        return position
+
+    def read_in_steps(buffer: Buffer, position: int, elements: Elements, pace: Pace) -> Steps[tuple[Any, int]]:
+        values = []
+        for codec in codecs:
+            if codec.read_in_steps is None:
+                value, position = codec.read(buffer, position, elements)
+            else:
+                value, position = yield from codec.read_in_steps(buffer, position, elements, pace)
+            values.append(value)
+        if flexible:
+            position = read_tagged(buffer, position, elements, values)
         return make(values), position
 
     def write(out: bytearray, values: Any) -> None:
@@ -235,7 +310,22 @@ def struct_codec(
         if flexible:
             _write_tags(out, tagged, values)
 
-    return Codec(read, write, sum(slot.codec.bytes_min for slot in plain) + (1 if flexible else 0))
+    def write_in_steps(out: bytearray, values: Any, pace: Pace) -> Steps[None]:
+        for slot in plain:
+            given = values.get(slot.name, slot.default)
+            if given is MISSING:
+                raise KeyError(f"{name}.{slot.name} is missing")
+            if slot.codec.write_in_steps is None:
+                slot.codec.write(out, given)
+            else:
+                yield from slot.codec.write_in_steps(out, given, pace)
+        if flexible:
+            _write_tags(out, tagged, values)
+
+    bytes_min = sum(codec.bytes_min for codec in codecs) + (1 if flexible else 0)
+    if all(codec.read_in_steps is None for codec in codecs):
+        return Codec(read, write, bytes_min)
+    return Codec(read, write, bytes_min, read_in_steps, write_in_steps)
 
 
 def _record(name: str, names: list[str]) -> Callable[[list[Any]], Any]:
@@ -340,23 +430,44 @@ def _nullable_entity(codec: Codec, tagged: bool) -> Codec:
             out.append(1)
             codec.write(out, value)
 
-    return Codec(read, write, 1)
+    return Codec(read, write, 1)  # what may be null holds no long array anywhere
 
 
 def _array(item: Codec, flexible: bool, nullable: bool) -> Codec:
-    read_item, write_item, item_bytes_min = item
+    read_item, write_item = item.read, item.write
     layout = None if flexible else INT32
 
-    def read(buffer: Buffer, position: int, elements: Elements) -> tuple[Any, int]:
+    def begin(buffer: Buffer, position: int, elements: Elements) -> tuple[int, int]:
         count, position = read_length(buffer, position, layout)
         if count < 0:
-            return None, _after_null(nullable, position)
-        check_count(count, item_bytes_min, len(buffer) - position)
+            return -1, _after_null(nullable, position)
+        check_count(count, item.bytes_min, len(buffer) - position)
         elements.take(count)
+        return count, position
+
+    def read(buffer: Buffer, position: int, elements: Elements) -> tuple[Any, int]:
+        count, position = begin(buffer, position, elements)
+        if count < 0:
+            return None, position
         values = []
         for _ in range(count):
             value, position = read_item(buffer, position, elements)
             values.append(value)
+        return tuple(values), position
+
+    def read_in_steps(buffer: Buffer, position: int, elements: Elements, pace: Pace) -> Steps[tuple[Any, int]]:
+        count, position = begin(buffer, position, elements)
+        if count < 0:
+            return None, position
+        values = []
+        for _ in range(count):
+            if item.read_in_steps is None:
+                value, position = read_item(buffer, position, elements)
+            else:
+                value, position = yield from item.read_in_steps(buffer, position, elements, pace)
+            values.append(value)
+            if pace.is_due():  # rule A48/requests-are-read-in-one-turn
+                yield
         return tuple(values), position
 
     def write(out: bytearray, value: Any) -> None:
@@ -364,7 +475,17 @@ def _array(item: Codec, flexible: bool, nullable: bool) -> Codec:
         for element in value or ():
             write_item(out, element)
 
-    return Codec(read, write, 1 if flexible else 4)
+    def write_in_steps(out: bytearray, value: Any, pace: Pace) -> Steps[None]:
+        _write_length(out, None if value is None else len(value), layout, nullable)
+        for element in value or ():
+            if item.write_in_steps is None:
+                write_item(out, element)
+            else:
+                yield from item.write_in_steps(out, element, pace)
+            if pace.is_due():  # rule A48/answers-are-written-in-one-turn
+                yield
+
+    return Codec(read, write, 1 if flexible else 4, read_in_steps, write_in_steps)
 
 
 def _numbers(number: str, flexible: bool, nullable: bool) -> Codec:

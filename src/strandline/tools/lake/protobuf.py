@@ -1,4 +1,4 @@
-"""Values in Protobuf, as columns: by a FileDescriptorSet (`protoc --include_imports --descriptor_set_out`)."""
+"""Values in Protobuf as columns, by a FileDescriptorSet (`protoc --include_imports --descriptor_set_out`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TYPES: Mapping[int, pa.DataType] = {
     FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(), FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
     FieldDescriptor.CPPTYPE_BOOL: pa.bool_(), FieldDescriptor.CPPTYPE_ENUM: pa.string(),
 }  # fmt: skip
-"""Iceberg has no numbers without a sign: a uint32 is a long, a uint64 a decimal of 20 digits."""
+"""Columns of the plain types. Iceberg has no unsigned numbers: a uint32 is a long, a uint64 a decimal of 20 digits."""
 
 
 def protobuf_values(path: Path, message: str | None) -> Typed:

@@ -11,7 +11,7 @@ import structlog
 from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.each_item import deny, each_item, named_twice
 from strandline.cluster.broker.handlers.broker_loggers import BROKER_LOGGER, BrokerLoggers
-from strandline.cluster.broker.request import Action, Authorizer, RequestContext, topic
+from strandline.cluster.broker.request import Action, Authorizer, topic
 from strandline.controller import operations
 from strandline.controller.api import (
     AlterConfigsRequest,
@@ -27,6 +27,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.apis import Api
 from strandline.proto.secrets import shown
+from strandline.proto.steps import Mapped, each
 
 log = structlog.get_logger("strandline.broker")
 
@@ -46,6 +47,10 @@ class Outcome(NamedTuple):
     message: str
     resource_type: int
     resource_name: str
+
+
+Wanted = ResourceAlteration | tuple[ErrorCode, str] | str
+"""What is asked of one resource: a change, what has become of it already, or why it cannot be one."""
 
 
 class AlterConfigsHandler:
@@ -68,42 +73,46 @@ class AlterConfigsHandler:
 
     async def alter_incrementally(self, call: Call) -> Any:
         """One outcome a resource, in order."""
-        resources = call.request.resources
-        refusals = named_twice([(one.resource_type, one.resource_name) for one in resources])
-        wanted = [
-            self._alter_loggers(call, one) if one.resource_type == BROKER_LOGGER and not twice else _alteration(one)
-            for one, twice in zip(resources, refusals, strict=True)
-        ]
-        return _respond(await self._outcomes(call, wanted))
+        resources, stepped = call.request.resources, call.connection.stepped
+        refusals = await stepped(named_twice(_resource, resources))
+
+        def change(one: Any) -> Wanted:
+            alone = next(in_order) is None
+            return self._alter_loggers(call, one) if one.resource_type == BROKER_LOGGER and alone else _alteration(one)
+
+        in_order = iter(refusals)
+        return _respond(await self._outcomes(call, await stepped(each(change, resources))))
 
     async def alter_altogether(self, call: Call) -> Any:
         """One outcome a resource, in order."""
-        return _respond(await self._outcomes(call, [self._replacement(one) for one in call.request.resources]))
+        wanted = await call.connection.stepped(each(self._replacement, call.request.resources))
+        return _respond(await self._outcomes(call, wanted))
 
     def _alter_loggers(self, call: Call, resource: Any) -> tuple[ErrorCode, str]:
         return self._loggers.alter(call.context, resource, dry_run=call.request.validate_only)
 
-    async def _outcomes(
-        self, call: Call, wanted: Sequence[ResourceAlteration | tuple[ErrorCode, str] | str]
-    ) -> list[Outcome]:
+    async def _outcomes(self, call: Call, wanted: Sequence[Wanted]) -> list[Outcome]:
         """Carry out what can be; one outcome for each resource asked for, in order. A text is why one cannot be; some
         have their outcome."""
         asked = [one for one in wanted if isinstance(one, ResourceAlteration)]
-        answered = iter(await self._alter(call.context, asked, dry_run=call.request.validate_only))
-        outcomes = []
-        for resource, one in zip(call.request.resources, wanted, strict=True):
+        answered = iter(await self._alter(call, asked, dry_run=call.request.validate_only))
+
+        def outcome_of(resource_and_wanted: tuple[Any, Wanted]) -> Outcome:
+            resource, one = resource_and_wanted
             if isinstance(one, str):
                 error, message = ErrorCode.INVALID_REQUEST, one
-            elif isinstance(one, tuple) and not isinstance(one, ResourceAlteration):
-                error, message = one
-            else:
+            elif isinstance(one, ResourceAlteration):
                 outcome = next(answered)
                 error, message = outcome.error, outcome.message
-            outcomes.append(Outcome(error, message, resource.resource_type, resource.resource_name))
-        return outcomes
+            else:
+                error, message = one
+            return Outcome(error, message, resource.resource_type, resource.resource_name)
+
+        pairs = zip(call.request.resources, wanted, strict=True)
+        return await call.connection.stepped(each(outcome_of, pairs))
 
     async def _alter(
-        self, context: RequestContext, resources: Sequence[ResourceAlteration], *, dry_run: bool
+        self, call: Call, resources: Sequence[ResourceAlteration], *, dry_run: bool
     ) -> list[ResourceOutcome]:
         """One outcome a resource, in order; the changes of one resource all succeed or none does."""
 
@@ -115,13 +124,18 @@ class AlterConfigsHandler:
             timeout_ms = self._timeout_ms
             return (await self._controller.ask(operations.INCREMENTAL_ALTER_CONFIGS, request, timeout_ms)).resources
 
-        refusals = named_twice([(item.resource_type, item.resource_name) for item in resources])
-        deny(self._authorizer, context, refusals, [_alter_action(item) for item in resources])
-        altered = await each_item(resources, refusals, refuse, ask)
-        for item, outcome in zip(resources, altered, strict=True):
+        stepped = call.connection.stepped
+        refusals = await stepped(named_twice(_resource, resources))
+        await stepped(deny(self._authorizer, call.context, refusals, Mapped(_alter_action, resources)))
+        altered = await each_item(resources, refusals, refuse, ask, connection=call.connection)
+
+        def note(item_and_outcome: tuple[ResourceAlteration, ResourceOutcome]) -> None:
+            item, outcome = item_and_outcome
             if outcome.error is ErrorCode.NONE and not dry_run:
                 values = {one.name: one.value for one in item.alterations if one.operation in _GIVES_VALUE}
                 log_without_effect(item.resource_type, item.resource_name, values)
+
+        await stepped(each(note, zip(resources, altered, strict=True)))
         return altered
 
     def _replacement(self, resource: Any) -> ResourceAlteration | str:
@@ -163,17 +177,21 @@ def _alter_action(item: ResourceAlteration) -> Action:
     return Operation.ALTER_CONFIGS, CLUSTER
 
 
+def _resource(one: Any) -> tuple[int, str]:
+    return one.resource_type, one.resource_name
+
+
 def _respond(outcomes: list[Outcome]) -> Any:
-    responses = tuple(
-        part(
-            error_code=outcome.error,
-            error_message=outcome.message or None,
-            resource_type=outcome.resource_type,
-            resource_name=outcome.resource_name,
-        )
-        for outcome in outcomes
+    return part(responses=Mapped(_response, outcomes))
+
+
+def _response(outcome: Outcome) -> Any:
+    return part(
+        error_code=outcome.error,
+        error_message=outcome.message or None,
+        resource_type=outcome.resource_type,
+        resource_name=outcome.resource_name,
     )
-    return part(responses=responses)
 
 
 def log_without_effect(kind: ResourceType, name: str, values: Mapping[str, str | None]) -> None:

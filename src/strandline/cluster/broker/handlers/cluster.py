@@ -1,12 +1,12 @@
 """DescribeCluster (60), DescribeQuorum (55), UnregisterBroker (64), and who votes: AddRaftVoter (80), RemoveRaftVoter
-(81; KIP-853).
+(81), UpdateRaftVoter (82; KIP-853).
 
 Only the quorum's leader knows how far the others have come, so that other nodes ask it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
@@ -19,7 +19,7 @@ from strandline.cluster.broker.request import (
     require,
 )
 from strandline.controller import methods, operations
-from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
+from strandline.controller.api import AddVoterRequest, RemoveVoterRequest, UpdateVoterRequest
 from strandline.controller.broker_api import UnregisterBrokerRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
@@ -177,8 +177,7 @@ class ClusterHandler:
         """
         request = call.request
         self._check_change(call.context, request.cluster_id)
-        named = {one.name: Endpoint(one.host, one.port) for one in request.listeners}
-        endpoint = named.get(LISTENER) or (next(iter(named.values())) if len(named) == 1 else None)
+        endpoint = _endpoint_in(request.listeners)
         directory_id = request.voter_directory_id or ZERO_UUID
         uncommitted = not getattr(request, "ack_when_committed", True)  # since version 1
         change = AddVoterRequest(request.voter_id, directory_id, endpoint, uncommitted)
@@ -193,12 +192,53 @@ class ClusterHandler:
         await self._controller.ask(operations.REMOVE_VOTER, change, self._timeout_ms)
         return part(error_code=ErrorCode.NONE, error_message=None)
 
-    def _check_change(self, context: RequestContext, cluster_id: str | None) -> None:
-        require(self._authorizer, context, Operation.ALTER, CLUSTER)
+    async def update_voter(self, call: Call) -> Any:
+        """Record where a voter listens, as it tells. Its endpoint is named as in `add_voter`. Raises as that."""
+        request = call.request
+        self._check_change(call.context, request.cluster_id, Operation.CLUSTER_ACTION)
+        knows = request.k_raft_version_feature
+        change = UpdateVoterRequest(
+            NodeId(request.voter_id),
+            request.voter_directory_id or ZERO_UUID,
+            _endpoint_in(request.listeners),
+            knows.min_supported_version,
+            knows.max_supported_version,
+            request.current_leader_epoch,
+        )
+        await self._controller.ask(operations.UPDATE_VOTER, change, self._timeout_ms)
+        return self._answer_update(ErrorCode.NONE)
+
+    def refuse_update(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The error, and who leads."""
+        return self._answer_update(error)
+
+    def _answer_update(self, error: ErrorCode) -> Any:
+        leader_id, epoch = self._quorum.leader_and_epoch
+        at = None if leader_id is None else self._quorum.endpoint_of(leader_id)
+        return part(
+            error_code=error,
+            current_leader=part(
+                leader_id=NO_NODE if leader_id is None else leader_id,
+                leader_epoch=epoch,
+                host="" if at is None else at.host,
+                port=0 if at is None else at.port,
+            ),
+        )
+
+    def _check_change(
+        self, context: RequestContext, cluster_id: str | None, operation: Operation = Operation.ALTER
+    ) -> None:
+        require(self._authorizer, context, operation, CLUSTER)
         ours = self._image().cluster_id
         if cluster_id not in (None, ours):
             message = f"this is cluster {ours}, not {cluster_id}"
             raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
+
+
+def _endpoint_in(listeners: Iterable[Any]) -> Endpoint | None:
+    """The listener named INTERNAL, or the only one that is named."""
+    named = {one.name: Endpoint(one.host, one.port) for one in listeners}
+    return named.get(LISTENER) or (next(iter(named.values())) if len(named) == 1 else None)
 
 
 def _replica(replica: ReplicaDescription) -> Any:
@@ -303,4 +343,12 @@ ROWS = (
     by_schema(Api.UNREGISTER_BROKER, (0, 0), ClusterHandler, ClusterHandler.unregister_broker, changes=_broker_gone),
     by_schema(Api.ADD_RAFT_VOTER, (0, 1), ClusterHandler, ClusterHandler.add_voter, changes=_voter_changed),
     by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), ClusterHandler, ClusterHandler.remove_voter, changes=_voter_changed),
+    by_schema(
+        Api.UPDATE_RAFT_VOTER,
+        (0, 0),
+        ClusterHandler,
+        ClusterHandler.update_voter,
+        refuse=ClusterHandler.refuse_update,
+        changes=_voter_changed,
+    ),
 )

@@ -4,6 +4,7 @@ leave, and ConsumerGroupDescribe (69), with what each member has and shall have.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from strandline.cluster.broker.api import Call, by_schema, part
@@ -35,6 +36,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.consumer_group_records import Assignment
+from strandline.proto.steps import Mapped
 
 OWN_ID_SINCE = 1
 """From this version on members make their ids themselves, and subscribe by pattern."""
@@ -118,11 +120,8 @@ class ConsumerGroupsHandler:
 
     async def describe(self, call: Call) -> Any:
         """One answer a group, in order."""
-
-        async def describe(group_id: str) -> ConsumerGroupDescription:
-            return await self._describe(call.context, group_id)
-
-        return self._described(call, await describe_each(call.request.group_ids, describe))
+        groups = await describe_each(call, call.request.group_ids, self._describe)
+        return part(groups=Mapped(partial(self._group, call), groups))
 
     async def _describe(self, context: RequestContext, group_id: str) -> ConsumerGroupDescription:
         """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_GROUP_ID,
@@ -148,9 +147,6 @@ class ConsumerGroupsHandler:
             words = f"{context.principal} may not DESCRIBE every topic of the group's members"
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, words)
 
-    def _described(self, call: Call, groups: list[DescribedGroup[ConsumerGroupDescription]]) -> Any:
-        return part(groups=tuple(self._group(call, one) for one in groups))
-
     def _group(self, call: Call, one: DescribedGroup[ConsumerGroupDescription]) -> Any:
         found = one.description
         asked = call.request.include_authorized_operations and found is not None
@@ -162,7 +158,7 @@ class ConsumerGroupsHandler:
             group_epoch=0 if found is None else found.epoch,
             assignment_epoch=0 if found is None else found.target_epoch,
             assignor_name="" if found is None else found.assignor,
-            members=() if found is None else tuple(self._member(member) for member in found.members),
+            members=() if found is None else Mapped(self._member, found.members),
             authorized_operations=(
                 operations_bits(self._authorizer, call.context, group(one.group_id)) if asked else OPERATIONS_NOT_ASKED
             ),
@@ -196,12 +192,11 @@ class ConsumerGroupsHandler:
 
 
 def _owned(topics: Any) -> Assignment:
-    found: dict[Any, tuple[int, ...]] = {}
+    found: dict[Any, list[int]] = {}
     for one in topics:
-        topic_id = one.topic_id or ZERO_UUID
         if one.partitions:
-            found[topic_id] = (*found.get(topic_id, ()), *one.partitions)
-    return found
+            found.setdefault(one.topic_id or ZERO_UUID, []).extend(one.partitions)
+    return {topic_id: tuple(partitions) for topic_id, partitions in found.items()}
 
 
 def _assigned(assigned: Assignment) -> Any:

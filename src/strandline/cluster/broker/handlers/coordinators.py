@@ -27,6 +27,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId
 from strandline.proto.kafka.apis import Api
+from strandline.proto.steps import Mapped
 
 MANY_SINCE = 4
 KIND_SINCE = 1
@@ -73,9 +74,9 @@ class CoordinatorsHandler:
     async def find(self, call: Call) -> Any:
         """One answer a key."""
         kind = call.request.key_type if call.context.version >= KIND_SINCE else 0
-        return _respond(call, await self._find(call.context, kind, _keys(call)))
+        return _respond(call, await self._find(call, kind, _keys(call)))
 
-    async def _find(self, context: RequestContext, kind: int, keys: list[str]) -> list[CoordinatorAnswer]:
+    async def _find(self, call: Call, kind: int, keys: list[str]) -> list[CoordinatorAnswer]:
         """One answer a key.
 
         Errors: COORDINATOR_NOT_AVAILABLE, on which clients ask again; GROUP_AUTHORIZATION_FAILED,
@@ -83,9 +84,13 @@ class CoordinatorsHandler:
         INVALID_REQUEST for other kinds.
         """
         if kind == CoordinatorKind.GROUP:
-            return [await self._find_one(context, key, self._groups, group(key)) for key in keys]
+            return await call.connection.each(
+                lambda key: self._find_one(call.context, key, self._groups, group(key)), keys
+            )
         if kind == CoordinatorKind.TRANSACTION and self._image().transaction_version > 0:
-            return [await self._find_one(context, key, self._transactions, transaction(key)) for key in keys]
+            return await call.connection.each(
+                lambda key: self._find_one(call.context, key, self._transactions, transaction(key)), keys
+            )
         if kind == CoordinatorKind.TRANSACTION:
             error, message = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
         elif kind == CoordinatorKind.SHARE:
@@ -133,8 +138,7 @@ def _keys(call: Call) -> list[str]:
 def _respond(call: Call, answers: list[CoordinatorAnswer]) -> Any:
     if call.context.version < MANY_SINCE:
         return part(**_where(answers[0]))
-    coordinators = tuple(part(key=one.key, **_where(one)) for one in answers)
-    return part(coordinators=coordinators)
+    return part(coordinators=Mapped(lambda one: part(key=one.key, **_where(one)), answers))
 
 
 def _where(one: CoordinatorAnswer) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
@@ -16,6 +16,7 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.proto.steps import Mapped, each, grouped
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import PendingDeletion
 
@@ -56,41 +57,45 @@ class DeleteRecordsHandler:
     async def delete(self, call: Call) -> Any:
         """One outcome a partition."""
         timeout_ms = max(call.request.timeout, 0.0)
-        return _respond(await self._delete(call.context, _wanted(call), timeout_ms))
+        outcomes = await self._delete(call, timeout_ms)
+        topics = await call.connection.stepped(grouped((outcome.topic, outcome) for outcome in outcomes))
+        return part(topics=Mapped(_deleted, topics, topics.values()))
 
-    async def _delete(self, context: RequestContext, wanted: Sequence[Deletion], timeout_ms: float) -> list[Deleted]:
+    async def _delete(self, call: Call, timeout_ms: float) -> list[Deleted]:
         """One outcome a deletion, in order. Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION,
         INVALID_TOPIC_EXCEPTION for an internal topic, POLICY_VIOLATION for one that is compacted alone,
         OFFSET_OUT_OF_RANGE beyond the high watermark, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT when a follower in sync
         has not done it in time (the leader has).
         """
         loop = asyncio.get_running_loop()
-        outcomes: list[asyncio.Future[tuple[ErrorCode, int]]] = []
+        waiting: list[asyncio.Future[None]] = []
         pending: list[PendingDeletion] = []
-        for one in wanted:
-            outcome: asyncio.Future[tuple[ErrorCode, int]] = loop.create_future()
-            outcomes.append(outcome)
 
-            def done(
-                error: ErrorCode, _message: str, low: int, outcome: asyncio.Future[tuple[ErrorCode, int]] = outcome
-            ) -> None:
-                if not outcome.done():  # the client may be gone
-                    outcome.set_result((error, low))
-
-            refused = self._undeletable(context, one)
+        def begin(one: Deletion) -> list[Deleted]:
+            """Its outcome stands in the list as soon as there is one."""
+            refused = self._undeletable(call.context, one)
             if refused is not ErrorCode.NONE:
-                done(refused, "", -1)
-                continue
+                return [Deleted(one.topic, one.partition, refused)]
+            outcome: list[Deleted] = []
+            over: asyncio.Future[None] = loop.create_future()
+
+            def done(error: ErrorCode, _message: str, low: int) -> None:
+                outcome.append(Deleted(one.topic, one.partition, error, low))
+                if not over.done():  # the client may be gone
+                    over.set_result(None)
+
             trim = self._replicas.delete_records(TopicPartition(one.topic, one.partition), one.offset, done)
             if trim is not None:
                 pending.append(trim)
+                waiting.append(over)
+            return outcome
+
+        outcomes = await call.connection.stepped(each(begin, _wanted(call)))
         if pending:
-            await asyncio.wait(outcomes, timeout=timeout_ms / 1000)
+            await asyncio.wait(waiting, timeout=timeout_ms / 1000)
             for trim in pending:
                 trim.cancel()
-        return [
-            Deleted(one.topic, one.partition, *outcome.result()) for one, outcome in zip(wanted, outcomes, strict=True)
-        ]
+        return [outcome[0] for outcome in outcomes]
 
     def _undeletable(self, context: RequestContext, one: Deletion) -> ErrorCode:
         if not allowed(self._authorizer, context, Operation.DELETE, topic(one.topic)):
@@ -105,25 +110,23 @@ class DeleteRecordsHandler:
         return ErrorCode.NONE
 
 
-def _wanted(call: Call) -> list[Deletion]:
-    return [
+def _wanted(call: Call) -> Iterator[Deletion]:
+    return (
         Deletion(topic.name, partition.partition_index, partition.offset)
         for topic in call.request.topics
         for partition in topic.partitions
-    ]
+    )
 
 
-def _respond(outcomes: list[Deleted]) -> Any:
-    topics: dict[str, list[Any]] = {}
-    for outcome in outcomes:
-        result = part(
-            partition_index=outcome.partition,
-            low_watermark=outcome.low_watermark,
-            error_code=outcome.error,
-        )
-        topics.setdefault(outcome.topic, []).append(result)
+def _deleted(name: str, outcomes: list[Deleted]) -> Any:
+    return part(name=name, partitions=Mapped(_result, outcomes))
+
+
+def _result(outcome: Deleted) -> Any:
     return part(
-        topics=tuple(part(name=name, partitions=tuple(results)) for name, results in topics.items()),
+        partition_index=outcome.partition,
+        low_watermark=outcome.low_watermark,
+        error_code=outcome.error,
     )
 
 

@@ -7,19 +7,25 @@ where a flag in a tagged field would be passed over and the election held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
+from strandline.cluster.broker.each_item import ASKED_MAX
 from strandline.cluster.broker.request import Authorizer, require
 from strandline.controller import operations
 from strandline.controller.api import Candidate, ElectionKind, ElectionOutcome, ElectLeadersRequest, PartitionRef
 from strandline.controller.channel import ControllerChannel
+from strandline.controller.metadata.image import MetadataImage, TopicInfo
+from strandline.controller.metadata.records import PartitionRecord
 from strandline.log.findings import LogCondition
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.apis import Api
+from strandline.proto.steps import Mapped, each, grouped
 
 _KINDS = {
     0: (ElectionKind.PREFERRED, False),
@@ -29,15 +35,23 @@ _KINDS = {
 }
 
 
+_NOTHING_TO_DO = (ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""Outcomes that are left out where no partition is named: one that was deleted meanwhile among them."""
+
+
 class ElectionsHandler:
     """Passes elections that an operator asks for on to the active controller."""
 
-    def __init__(self, *, authorizer: Authorizer, controller: ControllerChannel) -> None:
+    def __init__(
+        self, *, image: Callable[[], MetadataImage], authorizer: Authorizer, controller: ControllerChannel
+    ) -> None:
+        self._image = image
         self._authorizer = authorizer
         self._controller = controller
 
     async def elect(self, call: Call) -> Any:
-        """One outcome for each partition asked for, or, where none is named, that needed an election.
+        """One outcome for each partition asked for, or, where none is named, that needed an election. The controller is
+        asked for some of them after the others.
 
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, or what kept the controller from answering.
@@ -46,34 +60,48 @@ class ElectionsHandler:
         if wire_kind not in _KINDS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no election type {wire_kind}: 0 is preferred, 1 unclean")
         kind, dry_run = _KINDS[wire_kind]
-        named = _partitions(call)
+        stepped = call.connection.stepped
+        named = tuple(dict.fromkeys(await stepped(each(_reference, _named(call)))))
         if call.request.topic_partitions is not None and not named:
-            return _respond(ErrorCode.NONE, [])
+            return part(error_code=ErrorCode.NONE, replica_election_results=())
         require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
-        asked = ElectLeadersRequest(kind, named, dry_run)
-        outcomes = (await self._controller.ask(operations.ELECT_LEADERS, asked, call.request.timeout)).outcomes
-        results = [
-            (PartitionRef(outcome.topic, outcome.partition), outcome.error, _message(outcome, dry_run))
-            for outcome in outcomes
-        ]
-        return _respond(ErrorCode.NONE, results)
+        partitions: Sequence[PartitionRef] = named
+        if not named:
+            partitions = await stepped(each(_place, self._image().partitions()))
+
+        async def ask_for(start: int) -> Sequence[ElectionOutcome]:
+            some = tuple(partitions[start : start + ASKED_MAX])
+            request = ElectLeadersRequest(kind, some, dry_run)
+            return (await self._controller.ask(operations.ELECT_LEADERS, request, call.request.timeout)).outcomes
+
+        found = await call.connection.each(ask_for, range(0, len(partitions), ASKED_MAX))
+        outcomes = list(chain.from_iterable(found))
+        if not named:
+            outcomes = [one for one in outcomes if one.error not in _NOTHING_TO_DO]
+        topics = await stepped(grouped((one.topic, one) for one in outcomes))
+        results = Mapped(partial(_elected, dry_run), topics, topics.values())
+        return part(error_code=ErrorCode.NONE, replica_election_results=results)
 
 
-def _partitions(call: Call) -> tuple[PartitionRef, ...]:
-    return tuple(
-        PartitionRef(topic.topic, number)
-        for topic in call.request.topic_partitions or ()
-        for number in topic.partitions
-    )
+def _named(call: Call) -> Iterator[tuple[str, int]]:
+    return ((topic.topic, number) for topic in call.request.topic_partitions or () for number in topic.partitions)
 
 
-def _respond(error: ErrorCode, results: list[tuple[PartitionRef, ErrorCode, str]]) -> Any:
-    by_topic: dict[str, list[Any]] = {}
-    for ref, code, message in results:
-        result = part(partition_id=ref.partition, error_code=code, error_message=message or None)
-        by_topic.setdefault(ref.topic, []).append(result)
-    topics = tuple(part(topic=topic, partition_result=tuple(found)) for topic, found in by_topic.items())
-    return part(error_code=error, replica_election_results=topics)
+def _reference(named: tuple[str, int]) -> PartitionRef:
+    return PartitionRef(*named)
+
+
+def _place(found: tuple[TopicInfo, PartitionRecord]) -> PartitionRef:
+    topic, partition = found
+    return PartitionRef(topic.name, partition.partition)
+
+
+def _elected(dry_run: bool, topic: str, outcomes: list[ElectionOutcome]) -> Any:
+    def result(outcome: ElectionOutcome) -> Any:
+        words = _message(outcome, dry_run) or None
+        return part(partition_id=outcome.partition, error_code=outcome.error, error_message=words)
+
+    return part(topic=topic, partition_result=Mapped(result, outcomes))
 
 
 def _message(outcome: ElectionOutcome, dry_run: bool) -> str:

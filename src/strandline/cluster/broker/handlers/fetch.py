@@ -35,7 +35,7 @@ from strandline.log.compression import Codec
 from strandline.log.transactions import to_be_named
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, ProtocolError
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fetch import (
@@ -53,7 +53,7 @@ from strandline.proto.kafka.fetch import (
     write_response,
     write_response_in_steps,
 )
-from strandline.proto.kafka.fields import NO_TAGS, Unencodable
+from strandline.proto.kafka.fields import NO_TAGS
 from strandline.proto.ports import Clock
 from strandline.proto.steps import ITEMS, Steps, at_once, let_go, parts
 from strandline.proto.tasks import spawn
@@ -483,23 +483,7 @@ class FetchHandler:
         NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR,
         and INVALID_REQUEST to one who says to be a replica.
         """
-        self._go_on(exchange, self._begin(exchange, body))
-
-    def _go_on(self, exchange: Exchange, steps: Steps[None]) -> None:
-        """Do the steps: at once where it is one, as of most requests; else in turns, with nothing behind the request
-        on its connection meanwhile. Raises ProtocolError."""
-        for _ in steps:
-            # rule A26/long-fetches-hold-the-loop
-            exchange.connection.run_alone(exchange, self._in_turns(exchange, steps))
-            return
-
-    async def _in_turns(self, exchange: Exchange, steps: Steps[None]) -> None:
-        try:
-            await self._shared.loop_time.in_turns(exchange.context.peer, steps)
-        except Unencodable:
-            raise
-        except ProtocolError as error:
-            exchange.drop_connection(str(error))
+        exchange.connection.in_steps(exchange, self._begin(exchange, body))
 
     def _begin(self, exchange: Exchange, body: memoryview) -> Steps[None]:
         """Do everything up to the first read, and that."""
@@ -534,7 +518,7 @@ class FetchHandler:
             message,
             results,
             lambda results: exchange.attempt(
-                lambda: self._go_on(exchange, self._respond(exchange, message, opened, results, asked))
+                lambda: exchange.connection.in_steps(exchange, self._respond(exchange, message, opened, results, asked))
             ),
         )
         exchange.when_gone = fetch.cancel

@@ -5,8 +5,9 @@ Each group is answered by its own coordinator alone.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import compress
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
@@ -19,13 +20,21 @@ from strandline.cluster.broker.request import (
     operations_bits,
     require,
 )
-from strandline.cluster.groups.commands import DeleteGroup, DescribeGroup, GroupDescription, ListedGroup, ListGroups
+from strandline.cluster.groups.commands import (
+    DeleteGroup,
+    DescribedMember,
+    DescribeGroup,
+    GroupDescription,
+    ListedGroup,
+    ListGroups,
+)
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.groups.runtime import Phase
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.apis import Api
+from strandline.proto.steps import Mapped, each
 
 OPERATIONS_SINCE = 3
 NOT_FOUND_SINCE = 6
@@ -34,9 +43,6 @@ TYPES_SINCE = 5
 
 DEAD = "Dead"
 """Kafka's state of a group that does not exist."""
-
-GROUPS_AT_A_STRETCH = 100
-"""One request may name thousands of groups: others have their turn in between."""
 
 
 Description = TypeVar("Description")
@@ -52,18 +58,17 @@ class DescribedGroup(NamedTuple, Generic[Description]):
 
 
 async def describe_each(
-    group_ids: Sequence[str], describe: Callable[[str], Awaitable[Description]]
+    call: Call, group_ids: Iterable[str], describe: Callable[[RequestContext, str], Awaitable[Description]]
 ) -> list[DescribedGroup[Description]]:
     """One answer a group, in order; a KafkaError that `describe` raises is the answer for its group."""
-    described: list[DescribedGroup[Description]] = []
-    for number, group_id in enumerate(group_ids, 1):
-        if number % GROUPS_AT_A_STRETCH == 0:
-            await asyncio.sleep(0)
+
+    async def described(group_id: str) -> DescribedGroup[Description]:
         try:
-            described.append(DescribedGroup(group_id, await describe(group_id)))
+            return DescribedGroup(group_id, await describe(call.context, group_id))
         except KafkaError as error:
-            described.append(DescribedGroup(group_id, None, error.code, error.message))
-    return described
+            return DescribedGroup(group_id, None, error.code, error.message)
+
+    return await call.connection.each(described, group_ids)
 
 
 class GroupAdminHandler:
@@ -77,11 +82,8 @@ class GroupAdminHandler:
 
     async def describe(self, call: Call) -> Any:
         """One answer a group, each once."""
-
-        async def describe(group_id: str) -> GroupDescription:
-            return await self._describe(call.context, group_id)
-
-        return self._described(call, await describe_each(list(dict.fromkeys(call.request.groups)), describe))
+        groups = await describe_each(call, dict.fromkeys(call.request.groups), self._describe)
+        return part(groups=Mapped(partial(self._group, call), groups))
 
     async def _describe(self, context: RequestContext, group_id: str) -> GroupDescription:
         """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
@@ -91,9 +93,6 @@ class GroupAdminHandler:
             group_id, DescribeGroup(group_id), asked_ms=context.received_ms
         )
         return found
-
-    def _described(self, call: Call, groups: list[DescribedGroup[GroupDescription]]) -> Any:
-        return part(groups=tuple(self._group(call, described) for described in groups))
 
     def _group(self, call: Call, one: DescribedGroup[GroupDescription]) -> Any:
         version, error, found = call.context.version, one.error, one.description
@@ -112,19 +111,7 @@ class GroupAdminHandler:
             group_state=state if found is None else found.state,
             protocol_type="" if found is None else found.protocol_type,
             protocol_data="" if found is None else found.protocol_name,
-            members=()
-            if found is None
-            else tuple(
-                part(
-                    member_id=member.member_id,
-                    group_instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    member_metadata=member.subscription,
-                    member_assignment=member.assignment,
-                )
-                for member in found.members
-            ),
+            members=() if found is None else Mapped(_member, found.members),
             authorized_operations=operations,
         )
 
@@ -135,9 +122,10 @@ class GroupAdminHandler:
         version = call.context.version
         states = call.request.states_filter if version >= STATES_SINCE else ()
         types = call.request.types_filter if version >= TYPES_SINCE else ()
-        return _listed(ErrorCode.NONE, await self._list(call.context, states, types))
+        groups = await self._list(call, states, types)
+        return part(error_code=ErrorCode.NONE, groups=Mapped(_listed, groups))
 
-    async def _list(self, context: RequestContext, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
+    async def _list(self, call: Call, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
         """The groups that this broker coordinates and the principal may see, by partition and age.
 
         Raises:
@@ -153,61 +141,59 @@ class GroupAdminHandler:
             except KafkaError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:
                     raise
-        if allowed(self._authorizer, context, Operation.DESCRIBE, CLUSTER, noted=False):
+        if allowed(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER, noted=False):
             return listed
-        actions = [(Operation.DESCRIBE, group(one.group_id)) for one in listed]
-        answers = self._authorizer.authorize(context, actions, noted=False)
-        return [one for one, answer in zip(listed, answers, strict=True) if answer]  # rule A20/groups-are-listed-to-all
+
+        def is_seen(one: ListedGroup) -> bool:
+            # rule A20/groups-are-listed-to-all
+            return allowed(self._authorizer, call.context, Operation.DESCRIBE, group(one.group_id), noted=False)
+
+        seen = await call.connection.stepped(each(is_seen, listed))
+        return list(compress(listed, seen))
 
     # DeleteGroups
 
     async def delete(self, call: Call) -> Any:
         """One error a group."""
-        return _deleted(call, await self._delete(call.context, _names(call)))
+        # A group that is named twice is deleted once, and answered once.
+        names = tuple(dict.fromkeys(call.request.groups_names))
+        errors = await call.connection.each(partial(self._delete, call.context), names)
+        return part(results=Mapped(_deleted, names, errors))
 
-    async def _delete(self, context: RequestContext, group_ids: Sequence[str]) -> list[ErrorCode]:
-        """One error a group, in order: GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND,
-        NON_EMPTY_GROUP, NOT_COORDINATOR."""
-        errors = []
-        for number, group_id in enumerate(group_ids, 1):
-            if number % GROUPS_AT_A_STRETCH == 0:
-                await asyncio.sleep(0)
-            try:
-                require(self._authorizer, context, Operation.DELETE, group(group_id))
-                if not group_id:
-                    raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-                await self._groups.ask(group_id, DeleteGroup(group_id), asked_ms=context.received_ms)
-                errors.append(ErrorCode.NONE)
-            except KafkaError as error:
-                errors.append(error.code)
-        return errors
+    async def _delete(self, context: RequestContext, group_id: str) -> ErrorCode:
+        """GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR."""
+        try:
+            require(self._authorizer, context, Operation.DELETE, group(group_id))
+            if not group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+            await self._groups.ask(group_id, DeleteGroup(group_id), asked_ms=context.received_ms)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
 
 
-def _listed(error: ErrorCode, groups: list[ListedGroup]) -> Any:
+def _member(member: DescribedMember) -> Any:
     return part(
-        error_code=error,
-        groups=tuple(
-            part(
-                group_id=one.group_id,
-                protocol_type=one.protocol_type,
-                group_state=one.state,
-                group_type=one.type,
-            )
-            for one in groups
-        ),
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.subscription,
+        member_assignment=member.assignment,
     )
 
 
-def _names(call: Call) -> tuple[str, ...]:
-    """A group that is named twice is deleted once, and answered once."""
-    return tuple(dict.fromkeys(call.request.groups_names))
-
-
-def _deleted(call: Call, errors: Sequence[ErrorCode]) -> Any:
-    results = tuple(
-        part(group_id=group_id, error_code=error) for group_id, error in zip(_names(call), errors, strict=True)
+def _listed(one: ListedGroup) -> Any:
+    return part(
+        group_id=one.group_id,
+        protocol_type=one.protocol_type,
+        group_state=one.state,
+        group_type=one.type,
     )
-    return part(results=results)
+
+
+def _deleted(group_id: str, error: ErrorCode) -> Any:
+    return part(group_id=group_id, error_code=error)
 
 
 def _groups_deleted(request: Any, answer: Any) -> Iterator[Change]:

@@ -9,6 +9,7 @@ import structlog
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, require
+from strandline.cluster.broker.slow_requests import some_of
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
 from strandline.proto.acls import CLUSTER, Operation
@@ -16,6 +17,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.proto.steps import FEW, Mapped, Steps, at_once, each, grouped
 from strandline.replica.manager import ReplicaManager
 
 log = structlog.get_logger("strandline.broker")
@@ -49,13 +51,15 @@ class LogDirsHandler:
         self._replicas = replicas
         self._authorizer = authorizer
 
-    def describe(self, call: Call) -> Any:
+    def describe(self, call: Call) -> Steps[Any]:
         """The replicas of this broker: of the partitions named, or all of them."""
         topics = call.request.topics
-        wanted = None if topics is None else {topic.topic: topic.partitions for topic in topics}
-        return _respond(ErrorCode.NONE, self._describe(call.context, wanted))
+        wanted = None if topics is None else {topic.topic: frozenset(topic.partitions) for topic in topics}
+        return (yield from _described_all((yield from self._describe(call.context, wanted))))
 
-    def _describe(self, context: RequestContext, wanted: Mapping[str, Sequence[int]] | None) -> list[LogDirDescription]:
+    def _describe(
+        self, context: RequestContext, wanted: Mapping[str, frozenset[int]] | None
+    ) -> Steps[list[LogDirDescription]]:
         """The replicas of this broker: of the partitions named, or all of them for None.
 
         Raises:
@@ -64,7 +68,9 @@ class LogDirsHandler:
         require(self._authorizer, context, Operation.DESCRIBE, CLUSTER)
         log_dirs = self._replicas.log_dirs
         replicas: dict[str, list[ReplicaOnDisk]] = {log_dir.path: [] for log_dir in log_dirs.dirs}
-        for status in self._replicas.hosted():
+        for number, status in enumerate(self._replicas.hosted(), 1):
+            if number % FEW == 0:
+                yield
             if status.directory and (wanted is None or status.partition in wanted.get(status.topic, ())):
                 lag = max(0, status.high_watermark - status.log_end_offset)
                 found = ReplicaOnDisk(status.topic, status.partition, status.size_bytes, lag)
@@ -78,25 +84,29 @@ class LogDirsHandler:
 
     # Moving replicas
 
-    def alter(self, call: Call) -> Any:
+    def alter(self, call: Call) -> Steps[Any]:
         """Begin to move each replica that is named (KIP-113). The answer has no place for words: the log has them.
 
         Errors of each: CLUSTER_AUTHORIZATION_FAILED, and those of `Mover.ask`.
         """
         require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
-        return _altered([(tp, self._alter(tp, path)) for tp, path in _wanted(call)])
+        reasons: list[KafkaError] = []
+        outcomes = yield from each(lambda wanted: self._alter(*wanted, reasons), _wanted(call))
+        if reasons:
+            log.warning("replicas are not moved", reasons=some_of(reasons, len(reasons)))
+        return _altered((yield from grouped(outcomes)))
 
-    def _alter(self, tp: TopicPartition, path: str) -> ErrorCode:
+    def _alter(self, tp: TopicPartition, path: str, reasons: list[KafkaError]) -> tuple[str, tuple[int, ErrorCode]]:
         try:
             self._replicas.mover.ask(tp, path)
         except KafkaError as error:
-            log.warning("a replica is not moved", partition=str(tp), target=path, reason=str(error))
-            return error.code
-        return ErrorCode.NONE
+            reasons.append(error)
+            return tp.topic, (tp.partition, error.code)
+        return tp.topic, (tp.partition, ErrorCode.NONE)
 
     def refuse_alter(self, call: Call, error: ErrorCode, message: str) -> Any:
         """Every replica that is named has this error."""
-        return _altered([(tp, error) for tp, _ in _wanted(call)])
+        return _altered(at_once(grouped((tp.topic, (tp.partition, error)) for tp, _ in _wanted(call))))
 
 
 def _wanted(call: Call) -> Iterator[tuple[TopicPartition, str]]:
@@ -106,11 +116,14 @@ def _wanted(call: Call) -> Iterator[tuple[TopicPartition, str]]:
                 yield TopicPartition(topic.name, number), wanted.path
 
 
-def _altered(outcomes: Sequence[tuple[TopicPartition, ErrorCode]]) -> Any:
-    topics: dict[str, list[Any]] = {}
-    for tp, code in outcomes:
-        topics.setdefault(tp.topic, []).append(part(partition_index=tp.partition, error_code=code))
-    return part(results=tuple(part(topic_name=name, partitions=tuple(found)) for name, found in topics.items()))
+def _altered(outcomes: Mapping[str, list[tuple[int, ErrorCode]]]) -> Any:
+    def result(number_and_error: tuple[int, ErrorCode]) -> Any:
+        return part(partition_index=number_and_error[0], error_code=number_and_error[1])
+
+    def topic(name: str, found: list[tuple[int, ErrorCode]]) -> Any:
+        return part(topic_name=name, partitions=Mapped(result, found))
+
+    return part(results=Mapped(topic, outcomes, outcomes.values()))
 
 
 def _described(log_dir: LogDir, replicas: list[ReplicaOnDisk]) -> LogDirDescription:
@@ -121,27 +134,32 @@ def _described(log_dir: LogDir, replicas: list[ReplicaOnDisk]) -> LogDirDescript
         return LogDirDescription(path, replicas, -1, -1)
 
 
-def _respond(error: ErrorCode, found: Sequence[LogDirDescription]) -> Any:
+def _described_all(found: Sequence[LogDirDescription]) -> Steps[Any]:
     results = []
     for log_dir in found:
-        topics: dict[str, list[Any]] = {}
-        for replica in log_dir.replicas:
-            partition = part(
-                partition_index=replica.partition,
-                partition_size=replica.size_bytes,
-                offset_lag=replica.lag,
-                is_future_key=replica.is_future,
-            )
-            topics.setdefault(replica.topic, []).append(partition)
+        topics = yield from grouped((replica.topic, replica) for replica in log_dir.replicas)
         result = part(
             error_code=log_dir.error,
             log_dir=log_dir.path,
-            topics=tuple(part(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()),
+            topics=Mapped(_topic_on_disk, topics, topics.values()),
             total_bytes=log_dir.total_bytes,
             usable_bytes=log_dir.usable_bytes,
         )
         results.append(result)
-    return part(error_code=error, results=tuple(results))
+    return part(error_code=ErrorCode.NONE, results=results)
+
+
+def _topic_on_disk(name: str, replicas: list[ReplicaOnDisk]) -> Any:
+    return part(name=name, partitions=Mapped(_replica_on_disk, replicas))
+
+
+def _replica_on_disk(replica: ReplicaOnDisk) -> Any:
+    return part(
+        partition_index=replica.partition,
+        partition_size=replica.size_bytes,
+        offset_lag=replica.lag,
+        is_future_key=replica.is_future,
+    )
 
 
 def _replicas_moved(request: Any, answer: Any) -> Iterator[Change]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from functools import partial
+from itertools import compress
 from typing import NamedTuple
 
 import structlog
@@ -62,6 +64,7 @@ from strandline.proto.kafka.fields import (
     string,
 )
 from strandline.proto.ports import Clock
+from strandline.proto.steps import FEW, ITEMS, Steps, at_once, each, parts, whole
 from strandline.proto.tasks import spawn
 
 VERSIONS = (0, 13)
@@ -86,14 +89,16 @@ class MetadataMessage(NamedTuple):
     topic_operations: bool
 
 
-def read_request(view: memoryview, version: int) -> MetadataMessage:
+def read_request_in_steps(view: memoryview, version: int) -> Steps[MetadataMessage]:
     """Raises ProtocolError."""
     flexible = version >= FLEXIBLE_SINCE
     count, position = read_count(view, 0, 1 if flexible else 2, flexible, Elements(REQUEST_ELEMENTS_MAX))
     if count < 0 and version < RACK_SINCE:
         raise ProtocolError("A null array where the message must have one")
     topics: list[TopicRef] = []
-    for _ in range(count):
+    for number in range(count):
+        if number % ITEMS == ITEMS - 1:
+            yield
         topic_id = None
         if version >= TOPIC_ID_SINCE:
             topic_id, position = read_uuid(view, position)
@@ -118,6 +123,9 @@ def read_request(view: memoryview, version: int) -> MetadataMessage:
     # for all topics in a flexible version, and Kafka never looks.
     everything = count < 0 or (version == 0 and count == 0)
     return MetadataMessage(None if everything else topics, may_create, cluster_operations, topic_operations)
+
+
+read_request = whole(read_request_in_steps)
 
 
 # Partition arrays, which stay encoded
@@ -159,28 +167,30 @@ class PartitionChunks:
 
     def get(
         self, image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape, doubtful: Sequence[NodeId]
-    ) -> bytes:
+    ) -> Steps[bytes]:
         """The partitions of a topic in one format."""
         if doubtful:
-            return encode_partitions(image, topic, listener, shape, doubtful)
+            return (yield from encode_partitions(image, topic, listener, shape, doubtful))
         key = (listener, shape, topic.topic_id)
         chunk = self._chunks.get(key)
         if chunk is None or chunk.topic is not topic or chunk.brokers is not image.brokers:
             if len(self._chunks) > 2 * len(Shape) * (len(image.topics) + 16):
                 self._chunks.clear()  # most of it is of topics that are gone
-            chunk = _Chunk(topic, image.brokers, encode_partitions(image, topic, listener, shape, ()))
-            self._chunks[key] = chunk
+            encoded = yield from encode_partitions(image, topic, listener, shape, ())
+            self._chunks[key] = chunk = _Chunk(topic, image.brokers, encoded)
         return chunk.encoded
 
 
 def encode_partitions(
     image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape, doubtful: Sequence[NodeId]
-) -> bytes:
+) -> Steps[bytes]:
     """The partition array of a topic. Partitions of a leader in doubt have none for now, so that clients ask again
     soon, instead of waiting for a leader that does not answer."""
     flexible = shape is Shape.FLEXIBLE
     out = bytearray(array_head(len(topic.partitions), flexible))
-    for info in topic.partitions.values():
+    for number, info in enumerate(topic.partitions.values(), 1):
+        if number % FEW == 0:  # rule A48/metadata-is-encoded-in-one-turn
+            yield
         replicas, isr = list(info.replicas), list(info.isr)
         error, leader = _leader_of(image, info, listener, shape)
         if leader in doubtful:
@@ -238,11 +248,18 @@ class MetadataHandler:
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
         """Answer at once, or in a moment where other brokers lead what is asked for (`LOOK_MS`)."""
-        request = read_request(body, exchange.context.version)
-        if request.topics and self._led_elsewhere(exchange.context, request.topics):
+        exchange.connection.in_steps(exchange, self._begin(exchange, body))
+
+    def _begin(self, exchange: Exchange, body: memoryview) -> Steps[None]:
+        request = yield from read_request_in_steps(body, exchange.context.version)
+        led_elsewhere = False
+        for part in parts(request.topics or ()):
+            yield
+            led_elsewhere = led_elsewhere or self._led_elsewhere(exchange.context, part)
+        if led_elsewhere:
             self._answer_later(exchange, request)
         else:
-            self._answer(exchange, request)
+            yield from self._answer(exchange, request)
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
         """Every topic has this error, or the whole answer where none is asked for."""
@@ -255,12 +272,12 @@ class MetadataHandler:
         if whole is not ErrorCode.NONE and context.version < ERROR_SINCE:
             return False
         topics = [DescribedTopic(ref, None, error) for ref in wanted]
-        exchange.respond(self._written(exchange, request, topics, error=whole))
+        exchange.respond(at_once(self._written(exchange, request, topics, error=whole)))
         return True
 
-    def _answer(self, exchange: Exchange, request: MetadataMessage) -> None:
-        topics = self._describe_topics(exchange, request.topics, may_create=request.may_create)
-        exchange.respond(self._written(exchange, request, topics))
+    def _answer(self, exchange: Exchange, request: MetadataMessage) -> Steps[None]:
+        topics = yield from self._describe_topics(exchange, request.topics, may_create=request.may_create)
+        exchange.respond((yield from self._written(exchange, request, topics)))
 
     def _answer_later(self, exchange: Exchange, request: MetadataMessage) -> None:
         """In a moment, or when leaders in doubt have been replaced."""
@@ -269,7 +286,7 @@ class MetadataHandler:
         led_by = request.topics and self._led_by(exchange.context, request.topics, in_doubt)
         settled = waited_ms >= LOOK_MS and not led_by
         if settled or waited_ms >= SETTLE_MS_MAX:
-            exchange.attempt(lambda: self._answer(exchange, request))
+            exchange.attempt(lambda: exchange.connection.in_steps(exchange, self._answer(exchange, request)))
         else:
             loop = asyncio.get_running_loop()
             exchange.when_gone = loop.call_later(LOOK_MS / 1000, self._answer_later, exchange, request).cancel
@@ -293,7 +310,7 @@ class MetadataHandler:
 
     def _describe_topics(
         self, exchange: Exchange, wanted: Sequence[TopicRef] | None, *, may_create: bool
-    ) -> list[DescribedTopic]:
+    ) -> Steps[list[DescribedTopic]]:
         """The topics asked for, in order, each once; None: all that the principal may see.
 
         Errors of a topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION,
@@ -302,15 +319,14 @@ class MetadataHandler:
         """
         image, context = self._image(), exchange.context
         if wanted is None:
-            names = list(image.topics)
-            actions = [(Operation.DESCRIBE, topic(name)) for name in names]
-            answers = self._authorizer.authorize(context, actions, noted=False)
-            return [
-                DescribedTopic(TopicRef(name), image.topics[name])
-                for name, answer in zip(names, answers, strict=True)
-                if answer
-            ]
-        described = [describe_topic(self._authorizer, context, image, ref) for ref in dict.fromkeys(wanted)]
+            every: list[DescribedTopic] = []
+            for names in parts(list(image.topics)):
+                yield
+                actions = [(Operation.DESCRIBE, topic(name)) for name in names]
+                answers = self._authorizer.authorize(context, actions, noted=False)
+                every += [DescribedTopic(TopicRef(name), image.topics[name]) for name in compress(names, answers)]
+            return every
+        described = yield from each(partial(describe_topic, self._authorizer, context, image), dict.fromkeys(wanted))
         if may_create and self._creation.is_on:
             described = self._create_unknown(exchange, described)
         return described
@@ -347,41 +363,43 @@ class MetadataHandler:
         topics: list[DescribedTopic],
         *,
         error: ErrorCode = ErrorCode.NONE,
-    ) -> list[bytes]:
+    ) -> Steps[list[bytes]]:
         context = exchange.context
         version = context.version
         flexible = version >= FLEXIBLE_SINCE
         image = self._image()
-        parts = [INT32.pack(exchange.throttle_ms()) if version >= THROTTLE_SINCE else b"", self._head(context)]
-        parts.append(array_head(len(topics), flexible))
+        throttle = INT32.pack(exchange.throttle_ms()) if version >= THROTTLE_SINCE else b""
+        pieces = [throttle, self._head(context), array_head(len(topics), flexible)]
         shape = shape_of(version)
         doubtful = self._brokers.doubtful_leaders()
-        for one in topics:
-            parts.append(_topic_head(one, version))
+        for number, one in enumerate(topics, 1):
+            if number % FEW == 0:
+                yield
+            pieces.append(_topic_head(one, version))
             if one.info is None:
-                parts.append(array_head(0, flexible))
+                pieces.append(array_head(0, flexible))
             else:
-                parts.append(self._chunks.get(image, one.info, context.peer.listener, shape, doubtful))
+                pieces.append((yield from self._chunks.get(image, one.info, context.peer.listener, shape, doubtful)))
             if version >= OPERATIONS_SINCE:
                 asked = request.topic_operations and one.info is not None
                 name = one.info.name if one.info is not None else ""
-                parts.append(
+                pieces.append(
                     INT32.pack(
                         operations_bits(self._authorizer, context, topic(name)) if asked else OPERATIONS_NOT_ASKED
                     )
                 )
             if flexible:
-                parts.append(NO_TAGS)
+                pieces.append(NO_TAGS)
         if OPERATIONS_SINCE <= version < NO_CLUSTER_OPERATIONS_SINCE:
             asked = request.cluster_operations
-            parts.append(
+            pieces.append(
                 INT32.pack(cluster_operations_bits(self._authorizer, context) if asked else OPERATIONS_NOT_ASKED)
             )
         if version >= ERROR_SINCE:
-            parts.append(INT16.pack(error))
+            pieces.append(INT16.pack(error))
         if flexible:
-            parts.append(NO_TAGS)
-        return [b"".join(parts)]
+            pieces.append(NO_TAGS)
+        return [b"".join(pieces)]
 
     def _head(self, context: RequestContext) -> bytes:
         version = context.version

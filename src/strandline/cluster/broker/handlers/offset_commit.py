@@ -6,6 +6,7 @@ They raise KafkaError as those of members do (`group_members.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
@@ -23,6 +24,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId
 from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock
+from strandline.proto.steps import Mapped, Pace, Steps, at_once, each
 
 RETENTION_UNTIL = 4
 EPOCH_SINCE = 6
@@ -82,7 +84,7 @@ class OffsetsOfTopic(NamedTuple):
 
     name: str | None
     topic_id: TopicId | None
-    offsets: tuple[PartitionOffset, ...]
+    offsets: Mapped[PartitionOffset]
 
 
 class OffsetCommit(NamedTuple):
@@ -93,7 +95,7 @@ class OffsetCommit(NamedTuple):
     member_id: str
     instance_id: str | None
     retention_ms: int | None
-    topics: tuple[OffsetsOfTopic, ...]
+    topics: Mapped[OffsetsOfTopic]
 
 
 class OffsetCommitHandler:
@@ -119,9 +121,9 @@ class OffsetCommitHandler:
 
     async def commit(self, call: Call) -> Any:
         """One error an offset."""
-        return _committed(call, await self._commit(call.context, _wanted(call)))
+        return _committed(call, await self._commit(call, _wanted(call)))
 
-    async def _commit(self, context: RequestContext, request: OffsetCommit) -> list[list[ErrorCode]]:
+    async def _commit(self, call: Call, request: OffsetCommit) -> list[list[ErrorCode]]:
         """One error an offset, in the order of the request.
 
         Errors of an offset: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED,
@@ -133,8 +135,9 @@ class OffsetCommitHandler:
                 GROUP_ID_NOT_FOUND (version 9 and later); for members of the consumer protocol STALE_MEMBER_EPOCH, and
                 UNSUPPORTED_VERSION before version 9.
         """
+        context, stepped = call.context, call.connection.stepped
         self._access.check_group(context, Operation.READ, request.group_id)
-        accepted, errors = self._judge(context, request.topics)
+        accepted, errors = await stepped(self._judge(context, request.topics))
         if request.topics and not accepted:
             return errors
         v9 = context.version >= GROUP_NOT_FOUND_SINCE
@@ -148,13 +151,14 @@ class OffsetCommitHandler:
             unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if v9 else ErrorCode.ILLEGAL_GENERATION,
             knows_epochs=v9,
         )
-        return _merged(errors, await self._groups.ask(request.group_id, command))
+        return await stepped(_merged(errors, await self._groups.ask(request.group_id, command)))
 
     def _judge(
         self, context: RequestContext, topics: Iterable[OffsetsOfTopic]
-    ) -> tuple[tuple[OffsetToCommit, ...], list[list[ErrorCode]]]:
+    ) -> Steps[tuple[tuple[OffsetToCommit, ...], list[list[ErrorCode]]]]:
         """What the group is asked to take, and an error for each offset: NONE for those."""
         accepted: list[OffsetToCommit] = []
+        pace = Pace()
         errors: list[list[ErrorCode]] = []
         for wanted in topics:
             found, fault = self._access.find_topic(context, wanted.name, wanted.topic_id)
@@ -167,7 +171,11 @@ class OffsetCommitHandler:
                     what = (one.partition, one.offset, one.leader_epoch, one.metadata or "")
                     # schedule 63/offset-committed-without-its-topic
                     accepted.append(OffsetToCommit(found.name, *what, topic_id=found.topic_id))
+                if pace.is_due():
+                    yield
             errors.append(own)
+            if pace.is_due():
+                yield
         return tuple(accepted), errors
 
     # TxnOffsetCommit
@@ -184,8 +192,8 @@ class OffsetCommitHandler:
         require(self._authorizer, context, Operation.WRITE, transaction(request.transactional_id))
         self._access.check_group(context, Operation.READ, request.group_id)
         by_id, epochs = _by_id(call), context.version >= TXN_EPOCH_SINCE
-        topics = tuple(_topic(topic, by_id=by_id, epochs=epochs) for topic in request.topics)
-        accepted, errors = self._judge(context, topics)
+        topics = Mapped(partial(_topic, by_id=by_id, epochs=epochs), request.topics)
+        accepted, errors = await call.connection.stepped(self._judge(context, topics))
         if accepted:
             fenced = context.version >= TXN_MEMBER_SINCE
             v6 = context.version >= TXN_LIKE_OFFSET_COMMIT_SINCE
@@ -200,7 +208,8 @@ class OffsetCommitHandler:
                 transaction=await self._transaction(context, request),
             )
             outcome: list[ErrorCode] = await self._groups.ask(request.group_id, command)
-            errors = _merged(errors, [_known(error, context.version) for error in outcome])
+            known = (_known(error, context.version) for error in outcome)
+            errors = await call.connection.stepped(_merged(errors, known))
         return _committed(call, errors)
 
     async def _transaction(self, context: RequestContext, request: Any) -> Transaction:
@@ -234,17 +243,11 @@ class OffsetCommitHandler:
         request = call.request
         asked = [(topic.name, tuple(one.partition_index for one in topic.partitions)) for topic in request.topics]
         errors = await self._delete(call.context, request.group_id, asked)
-        topics = tuple(
-            part(
-                name=topic.name,
-                partitions=tuple(
-                    part(partition_index=one.partition_index, error_code=error)
-                    for one, error in zip(topic.partitions, own, strict=True)
-                ),
-            )
-            for topic, own in zip(request.topics, errors, strict=True)
-        )
-        return part(error_code=ErrorCode.NONE, topics=topics)
+
+        def deleted(topic: Any, own: Sequence[ErrorCode]) -> Any:
+            return part(name=topic.name, partitions=Mapped(_outcome, topic.partitions, own))
+
+        return part(error_code=ErrorCode.NONE, topics=Mapped(deleted, request.topics, errors))
 
     async def _delete(
         self, context: RequestContext, group_id: str, topics: Sequence[tuple[str, tuple[int, ...]]]
@@ -264,7 +267,7 @@ class OffsetCommitHandler:
             errors.append([fault] * len(partitions))
             if found is not None:
                 asked += [(name, partition) for partition in partitions]
-        return _merged(errors, await self._groups.ask(group_id, DeleteOffsets(group_id, tuple(asked))))
+        return at_once(_merged(errors, await self._groups.ask(group_id, DeleteOffsets(group_id, tuple(asked)))))
 
 
 def _known(code: ErrorCode, version: int) -> ErrorCode:
@@ -274,33 +277,26 @@ def _known(code: ErrorCode, version: int) -> ErrorCode:
     return code
 
 
-def _merged(errors: list[list[ErrorCode]], outcome: Iterable[ErrorCode]) -> list[list[ErrorCode]]:
+def _merged(errors: list[list[ErrorCode]], outcome: Iterable[ErrorCode]) -> Steps[list[list[ErrorCode]]]:
     """The errors, those of what the group was asked for in the place of NONE."""
     of_accepted = iter(outcome)
-    return [[next(of_accepted) if error is ErrorCode.NONE else error for error in own] for own in errors]
+    return each(lambda own: [next(of_accepted) if error is ErrorCode.NONE else error for error in own], errors)
 
 
 def _topic(topic: Any, *, by_id: bool, epochs: bool) -> OffsetsOfTopic:
-    return OffsetsOfTopic(
-        None if by_id else topic.name,
-        topic.topic_id if by_id else None,
-        tuple(
-            PartitionOffset(
-                one.partition_index,
-                one.committed_offset,
-                one.committed_leader_epoch if epochs else -1,
-                one.committed_metadata,
-            )
-            for one in topic.partitions
-        ),
-    )
+    def offset(one: Any) -> PartitionOffset:
+        epoch = one.committed_leader_epoch if epochs else -1
+        return PartitionOffset(one.partition_index, one.committed_offset, epoch, one.committed_metadata)
+
+    offsets = Mapped(offset, topic.partitions)
+    return OffsetsOfTopic(None if by_id else topic.name, topic.topic_id if by_id else None, offsets)
 
 
 def _wanted(call: Call) -> OffsetCommit:
     request, version = call.request, call.context.version
     retention_ms = min(request.retention_time, RETENTION_MS_MAX) if version <= RETENTION_UNTIL else -1
     by_id = _by_id(call)
-    topics = tuple(_topic(topic, by_id=by_id, epochs=version >= EPOCH_SINCE) for topic in request.topics)
+    topics = Mapped(partial(_topic, by_id=by_id, epochs=version >= EPOCH_SINCE), request.topics)
     return OffsetCommit(
         group_id=request.group_id,
         generation=request.generation_id_or_member_epoch,
@@ -319,17 +315,16 @@ def _by_id(call: Call) -> bool:
 
 def _committed(call: Call, errors: Sequence[Sequence[ErrorCode]]) -> Any:
     by_id = _by_id(call)
-    topics = tuple(
-        part(
-            **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),
-            partitions=tuple(
-                part(partition_index=one.partition_index, error_code=error)
-                for one, error in zip(topic.partitions, own, strict=True)
-            ),
-        )
-        for topic, own in zip(call.request.topics, errors, strict=True)
-    )
-    return part(topics=topics)
+
+    def committed(topic: Any, own: Sequence[ErrorCode]) -> Any:
+        named = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
+        return part(**named, partitions=Mapped(_outcome, topic.partitions, own))
+
+    return part(topics=Mapped(committed, call.request.topics, errors))
+
+
+def _outcome(one: Any, error: ErrorCode) -> Any:
+    return part(partition_index=one.partition_index, error_code=error)
 
 
 def _offsets_deleted(request: Any, answer: Any) -> Iterator[Change]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, by_schema, part
-from strandline.cluster.broker.handlers.group_admin import GROUPS_AT_A_STRETCH
 from strandline.cluster.broker.request import Authorizer, RequestContext
 from strandline.cluster.broker.requested_topics import OffsetAccess, may_see
 from strandline.cluster.groups.commands import UNSTABLE, FetchedOffsets, FetchOffsets, Unstable
@@ -19,6 +18,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.group_records import OffsetValue
+from strandline.proto.steps import Counted, Mapped, each
 
 WHOLE_ERROR_SINCE = 2
 STABLE_SINCE = 7
@@ -61,7 +61,15 @@ class FetchedOffset(NamedTuple):
 class FetchedTopic(NamedTuple):
     name: str
     topic_id: TopicId | None
-    offsets: list[FetchedOffset]
+    offsets: Counted[FetchedOffset]
+
+    @classmethod
+    def of(
+        cls, values: tuple[str, list[tuple[int, OffsetValue | Unstable | None]]], topic_id: TopicId | None
+    ) -> FetchedTopic:
+        """As the coordinator tells it."""
+        name, offsets = values
+        return cls(name, topic_id, Mapped(lambda pair: FetchedOffset.found(*pair), offsets))
 
 
 class _Group(NamedTuple):
@@ -71,6 +79,9 @@ class _Group(NamedTuple):
     topics: tuple[PartitionsOfTopic, ...] | None
     member: Member = NO_MEMBER
     stable: bool = False
+
+
+_Answer = tuple[_Group, list[FetchedTopic], ErrorCode]
 
 
 class OffsetFetchHandler:
@@ -84,18 +95,16 @@ class OffsetFetchHandler:
 
     async def fetch(self, call: Call) -> Any:
         """One answer a group, each with an error of its own."""
-        answers: list[tuple[_Group, list[FetchedTopic], ErrorCode]] = []
-        for number, one in enumerate(_groups(call), 1):
-            if number % GROUPS_AT_A_STRETCH == 0:
-                await asyncio.sleep(0)
-            try:
-                found = await self._fetch(call.context, one)
-                answers.append((one, found, ErrorCode.NONE))
-            except KafkaError as error:
-                answers.append((one, _failed(call, one, error.code), error.code))
-        return _respond(call, answers)
 
-    async def _fetch(self, context: RequestContext, group: _Group) -> list[FetchedTopic]:
+        async def answer(one: _Group) -> _Answer:
+            try:
+                return one, await self._fetch(call, one), ErrorCode.NONE
+            except KafkaError as error:
+                return one, _failed(call, one, error.code), error.code
+
+        return _respond(call, await call.connection.each(answer, _groups(call)))
+
+    async def _fetch(self, call: Call, group: _Group) -> list[FetchedTopic]:
         """What is committed, in the order of the request; everything that is asked for without topics, of those that
         may be described.
 
@@ -105,25 +114,26 @@ class OffsetFetchHandler:
         Raises:
             KafkaError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH for who is not such a member.
         """
+        context, topics = call.context, group.topics
         self._access.check_group(context, Operation.DESCRIBE, group.group_id)
-        topics = group.topics
         if topics is None:
             return await self._fetch_all(context, group)
         asked: list[tuple[str, tuple[int, ...]]] = []
-        answers: list[FetchedTopic | None] = []
-        for wanted in topics:
+
+        def judge(wanted: PartitionsOfTopic) -> FetchedTopic | None:
+            """None: the group is asked."""
             found, fault = self._access.find_topic(context, wanted.name, wanted.topic_id, Operation.DESCRIBE)
             name = wanted.name if found is None else found.name
             if name is None or fault is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 refused = [FetchedOffset(partition, None, fault) for partition in wanted.partitions]
-                answers.append(FetchedTopic(name or "", wanted.topic_id, refused))
-            else:
-                asked.append((name, wanted.partitions))
-                answers.append(None)
-        values = await self._ask(context, group, tuple(asked))
-        found_values = iter(values)
+                return FetchedTopic(name or "", wanted.topic_id, refused)
+            asked.append((name, wanted.partitions))
+            return None
+
+        answers = await call.connection.stepped(each(judge, topics))
+        values = iter(await self._ask(context, group, tuple(asked)))
         return [
-            self._fetched(next(found_values), wanted.topic_id) if answer is None else answer
+            FetchedTopic.of(next(values), wanted.topic_id) if answer is None else answer
             for answer, wanted in zip(answers, topics, strict=True)
         ]
 
@@ -139,16 +149,10 @@ class OffsetFetchHandler:
         values = await self._ask(context, group, None)
         image = self._image()
         return [
-            self._fetched((name, offsets), image.topics[name].topic_id)
+            FetchedTopic.of((name, offsets), image.topics[name].topic_id)
             for name, offsets in values
             if name in image.topics and may_see(self._authorizer, context, name)
         ]
-
-    def _fetched(
-        self, values: tuple[str, list[tuple[int, OffsetValue | Unstable | None]]], topic_id: TopicId | None
-    ) -> FetchedTopic:
-        name, offsets = values
-        return FetchedTopic(name, topic_id, [FetchedOffset.found(partition, value) for partition, value in offsets])
 
 
 def _groups(call: Call) -> list[_Group]:
@@ -187,26 +191,17 @@ def _failed(call: Call, group: _Group, error: ErrorCode) -> list[FetchedTopic]:
     ]
 
 
-def _respond(call: Call, answers: list[tuple[_Group, list[FetchedTopic], ErrorCode]]) -> Any:
-    if call.context.version < MANY_SINCE:
-        (_, topics, error) = answers[0]
-        made = tuple(_topic(call, topic) for topic in topics)
-        return part(topics=made, error_code=error)
-    groups = tuple(
-        part(
-            group_id=group.group_id,
-            topics=tuple(_topic(call, topic) for topic in topics),
-            error_code=error,
-        )
-        for group, topics, error in answers
-    )
-    return part(groups=groups)
+def _respond(call: Call, answers: list[_Answer]) -> Any:
+    def told(answer: _Answer) -> Any:
+        group, topics, error = answer
+        return part(group_id=group.group_id, topics=Mapped(partial(_topic, call), topics), error_code=error)
+
+    return part(groups=Mapped(told, answers)) if call.context.version >= MANY_SINCE else told(answers[0])
 
 
 def _topic(call: Call, topic: FetchedTopic) -> Any:
     named = {"topic_id": topic.topic_id} if call.context.version >= TOPIC_ID_SINCE else {"name": topic.name}
-    partitions = tuple(_partition(offset) for offset in topic.offsets)
-    return part(**named, partitions=partitions)
+    return part(**named, partitions=Mapped(_partition, topic.offsets))
 
 
 def _partition(offset: FetchedOffset) -> Any:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from itertools import groupby
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, topic
@@ -16,6 +15,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fetch import READ_COMMITTED
+from strandline.proto.steps import ITEMS, Mapped, Steps, each, grouped
 from strandline.replica.manager import ReplicaManager
 
 LATEST = -1
@@ -74,6 +74,9 @@ class EpochAnswer(NamedTuple):
     end_offset: int = -1
 
 
+A = TypeVar("A", OffsetAnswer, EpochAnswer)
+
+
 class OffsetsHandler:
     """Answers from the logs that this broker leads."""
 
@@ -94,11 +97,17 @@ class OffsetsHandler:
         asked twice, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, OFFSET_NOT_AVAILABLE while a new leader's
         high watermark has not reached its epoch's start, and the errors of leadership and its epoch.
         """
-        queries = _offset_queries(call)
-        counts = Counter((query.topic, query.partition) for query in queries)
-        return _offsets_found(
-            [await self._list_offset(call, query, counts[query.topic, query.partition] > 1) for query in queries]
-        )
+        stepped, each_awaited = call.connection.stepped, call.connection.each
+        queries = await stepped(each(_offset_query, _partitions(call)))
+        asked = await stepped(grouped(((query.topic, query.partition), query) for query in queries))
+
+        async def answer(query: OffsetQuery) -> OffsetAnswer:
+            return await self._list_offset(call, query, len(asked[query.topic, query.partition]) > 1)
+
+        def topic(name: str, found: list[OffsetAnswer]) -> Any:
+            return part(name=name, partitions=Mapped(_offset_found, found))
+
+        return part(topics=Mapped(topic, *await stepped(_by_topic(await each_awaited(answer, queries)))))
 
     async def _list_offset(self, call: Call, query: OffsetQuery, twice: bool) -> OffsetAnswer:
         context = call.context
@@ -124,11 +133,18 @@ class OffsetsHandler:
 
     # OffsetForLeaderEpoch
 
-    def ends_of_epochs(self, call: Call) -> Any:
+    def ends_of_epochs(self, call: Call) -> Steps[Any]:
         """One answer a partition, in order. Errors as for `list_offsets`."""
-        return _epochs_found([self._end_of_epoch(call.context, query) for query in _epoch_queries(call)])
+        answers = yield from each(partial(self._end_of_epoch, call.context), _partitions(call))
 
-    def _end_of_epoch(self, context: RequestContext, query: EpochQuery) -> EpochAnswer:
+        def topic(name: str, found: list[EpochAnswer]) -> Any:
+            return part(topic=name, partitions=Mapped(_epoch_found, found))
+
+        return part(topics=Mapped(topic, *(yield from _by_topic(answers))))
+
+    def _end_of_epoch(self, context: RequestContext, asked: tuple[Any, Any]) -> EpochAnswer:
+        topic, one = asked
+        query = EpochQuery(topic.topic, one.partition, one.current_leader_epoch, one.leader_epoch)
         refused = self._refused(context, query.topic, query.partition)
         if refused is not None:
             return EpochAnswer(query, refused)
@@ -149,64 +165,47 @@ class OffsetsHandler:
         return None
 
 
-def _offset_queries(call: Call) -> list[OffsetQuery]:
-    return [
-        OffsetQuery(
-            one.name,
-            partition.partition_index,
-            partition.timestamp,
-            getattr(partition, "current_leader_epoch", -1),  # since version 4
-        )
-        for one in call.request.topics
-        for partition in one.partitions
-    ]
+def _partitions(call: Call) -> Iterator[tuple[Any, Any]]:
+    return ((topic, one) for topic in call.request.topics for one in topic.partitions)
 
 
-def _offsets_found(answers: list[OffsetAnswer]) -> Any:
-    topics = tuple(
-        part(
-            name=name,
-            partitions=tuple(
-                part(
-                    partition_index=answer.query.partition,
-                    error_code=answer.error,
-                    timestamp=answer.timestamp_ms,
-                    offset=answer.offset,
-                    leader_epoch=answer.leader_epoch,
-                )
-                for answer in group
-            ),
-        )
-        for name, group in groupby(answers, lambda answer: answer.query.topic)
+def _by_topic(answers: Sequence[A]) -> Steps[tuple[list[str], list[list[A]]]]:
+    """Neighbours of one topic together: (names, the answers of each)."""
+    names: list[str] = []
+    found: list[list[A]] = []
+    for number, answer in enumerate(answers, 1):
+        if not names or names[-1] != answer.query.topic:
+            names.append(answer.query.topic)
+            found.append([])
+        found[-1].append(answer)
+        if number % ITEMS == 0:
+            yield
+    return names, found
+
+
+def _offset_query(asked: tuple[Any, Any]) -> OffsetQuery:
+    topic, one = asked
+    epoch = getattr(one, "current_leader_epoch", -1)  # since version 4
+    return OffsetQuery(topic.name, one.partition_index, one.timestamp, epoch)
+
+
+def _offset_found(answer: OffsetAnswer) -> Any:
+    return part(
+        partition_index=answer.query.partition,
+        error_code=answer.error,
+        timestamp=answer.timestamp_ms,
+        offset=answer.offset,
+        leader_epoch=answer.leader_epoch,
     )
-    return part(topics=topics)
 
 
-def _epoch_queries(call: Call) -> list[EpochQuery]:
-    return [
-        EpochQuery(one.topic, partition.partition, partition.current_leader_epoch, partition.leader_epoch)
-        for one in call.request.topics
-        for partition in one.partitions
-    ]
-
-
-def _epochs_found(answers: list[EpochAnswer]) -> Any:
-    topics = tuple(
-        part(
-            topic=name,
-            partitions=tuple(
-                part(
-                    error_code=answer.error,
-                    partition=answer.query.partition,
-                    leader_epoch=answer.leader_epoch,
-                    end_offset=answer.end_offset,
-                )
-                for answer in group
-            ),
-        )
-        for name, group in groupby(answers, lambda answer: answer.query.topic)
+def _epoch_found(answer: EpochAnswer) -> Any:
+    return part(
+        error_code=answer.error,
+        partition=answer.query.partition,
+        leader_epoch=answer.leader_epoch,
+        end_offset=answer.end_offset,
     )
-    return part(topics=topics)
 
 
 ROWS = (

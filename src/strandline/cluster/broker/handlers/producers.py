@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -22,6 +23,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import BrokerEpoch, NodeId, ProducerId, TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.proto.steps import Mapped, Steps, each, grouped
 from strandline.proto.tasks import shared, spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import Role
@@ -156,15 +158,18 @@ class ProducersHandler:
 
     # DescribeProducers
 
-    def describe(self, call: Call) -> Any:
+    def describe(self, call: Call) -> Steps[Any]:
         """One answer a partition, in order, from any of its replicas (`kafka-transactions.sh --broker-id` asks each).
 
         Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where no replica
         is, KAFKA_STORAGE_ERROR where it is offline.
         """
-        return _respond([self._producers(call.context, name, partition) for name, partition in _wanted(call)])
+        answers = yield from each(partial(self._producers, call.context), _wanted(call))
+        topics = yield from grouped((answer.topic, answer) for answer in answers)
+        return part(topics=Mapped(_described, topics, topics.values()))
 
-    def _producers(self, context: RequestContext, name: str, number: int) -> ProducersAnswer:
+    def _producers(self, context: RequestContext, wanted: tuple[str, int]) -> ProducersAnswer:
+        name, number = wanted
         if not allowed(self._authorizer, context, Operation.READ, topic(name)):
             denied = refusal(context, Operation.READ, topic(name))
             return ProducersAnswer(name, number, denied.code, denied.message)
@@ -187,18 +192,16 @@ def _wanted(call: Call) -> list[tuple[str, int]]:
     return list(dict.fromkeys(asked))
 
 
-def _respond(answers: list[ProducersAnswer]) -> Any:
-    topics: dict[str, list[Any]] = {}
-    for answer in answers:
-        partition = part(
-            partition_index=answer.partition,
-            error_code=answer.error,
-            error_message=answer.message or None,
-            active_producers=tuple(_producer(entry) for entry in answer.producers),
-        )
-        topics.setdefault(answer.topic, []).append(partition)
+def _described(name: str, answers: list[ProducersAnswer]) -> Any:
+    return part(name=name, partitions=Mapped(_partition, answers))
+
+
+def _partition(answer: ProducersAnswer) -> Any:
     return part(
-        topics=tuple(part(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()),
+        partition_index=answer.partition,
+        error_code=answer.error,
+        error_message=answer.message or None,
+        active_producers=Mapped(_producer, answer.producers),
     )
 
 

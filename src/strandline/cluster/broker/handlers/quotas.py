@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import compress
 from typing import Any
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
@@ -17,6 +19,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import address_of
 from strandline.proto.kafka.apis import Api
 from strandline.proto.quotas import CLIENT_ID, IP, USER, QuotaEntity, entity_of
+from strandline.proto.steps import Mapped, Steps, each
 
 EXACT, DEFAULT_NAME, ANY_NAME = range(3)
 """How a part of the filter is matched: one name, the default, whatever name there is."""
@@ -42,7 +45,7 @@ class QuotasHandler:
 
     # DescribeClientQuotas
 
-    def describe(self, call: Call) -> Any:
+    def describe(self, call: Call) -> Steps[Any]:
         """The quotas of the entities that fit.
 
         Raises:
@@ -50,15 +53,10 @@ class QuotasHandler:
         """
         require(self._authorizer, call.context, Operation.DESCRIBE_CONFIGS, CLUSTER)
         wanted = _filter(call.request.components)
-        entries = tuple(
-            part(
-                entity=tuple(part(entity_type=kind, entity_name=name) for kind, name in entity.parts()),
-                values=tuple(part(key=key, value=value) for key, value in sorted(values.items())),
-            )
-            for entity, values in self._image().quotas.items()
-            if _fits(entity, wanted, strict=call.request.strict)
-        )
-        return part(error_code=ErrorCode.NONE, error_message=None, entries=entries)
+        quotas = self._image().quotas
+        fits = yield from each(partial(_fits, wanted=wanted, strict=call.request.strict), quotas)
+        found = [*compress(quotas.items(), fits)]
+        return part(error_code=ErrorCode.NONE, error_message=None, entries=Mapped(_entry, found))
 
     # AlterClientQuotas
 
@@ -69,23 +67,14 @@ class QuotasHandler:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, or what kept the controller from answering.
         """
         require(self._authorizer, call.context, Operation.ALTER_CONFIGS, CLUSTER)
-        outcomes: list[QuotaOutcome | None] = []
-        asked: list[QuotaAlteration] = []
-        for entry in call.request.entries:
-            try:
-                entity = entity_of((one.entity_type, one.entity_name) for one in entry.entity)
-            except KafkaError as error:
-                outcomes.append(QuotaOutcome(error.code, error.message))
-                continue
-            changes = tuple(QuotaChange(op.key, None if op.remove else repr(op.value)) for op in entry.ops)
-            asked.append(QuotaAlteration(entity.user, entity.client_id, changes, entity.ip))
-            outcomes.append(None)
+        wanted = await call.connection.stepped(each(_alteration, call.request.entries))
+        asked = tuple(one for one in wanted if isinstance(one, QuotaAlteration))
+        outcomes: Sequence[QuotaOutcome] = ()
         if asked:
-            request = AlterQuotasRequest(tuple(asked), call.request.validate_only)
-            reply = await self._controller.ask(operations.ALTER_QUOTAS, request, self._timeout_ms)
-            decided = iter(reply.outcomes)
-            outcomes = [next(decided) if outcome is None else outcome for outcome in outcomes]
-        return _altered(call, [outcome for outcome in outcomes if outcome is not None])
+            request = AlterQuotasRequest(asked, call.request.validate_only)
+            outcomes = (await self._controller.ask(operations.ALTER_QUOTAS, request, self._timeout_ms)).outcomes
+        decided = iter(outcomes)
+        return _altered(call, [next(decided) if isinstance(one, QuotaAlteration) else one for one in wanted])
 
     def refuse_alter(self, call: Call, error: ErrorCode, message: str) -> Any:
         """Every entry has this error."""
@@ -93,16 +82,29 @@ class QuotasHandler:
 
 
 def _altered(call: Call, outcomes: Sequence[QuotaOutcome]) -> Any:
+    def altered(entry: Any, outcome: QuotaOutcome) -> Any:
+        entity = Mapped(lambda one: part(entity_type=one.entity_type, entity_name=one.entity_name), entry.entity)
+        return part(error_code=outcome.error, error_message=outcome.message or None, entity=entity)
+
+    return part(entries=Mapped(altered, call.request.entries, outcomes))
+
+
+def _entry(found: tuple[QuotaEntity, Mapping[str, float]]) -> Any:
+    entity, values = found
     return part(
-        entries=tuple(
-            part(
-                error_code=outcome.error,
-                error_message=outcome.message or None,
-                entity=tuple(part(entity_type=one.entity_type, entity_name=one.entity_name) for one in entry.entity),
-            )
-            for entry, outcome in zip(call.request.entries, outcomes, strict=True)
-        )
+        entity=tuple(part(entity_type=kind, entity_name=name) for kind, name in entity.parts()),
+        values=tuple(part(key=key, value=value) for key, value in sorted(values.items())),
     )
+
+
+def _alteration(entry: Any) -> QuotaAlteration | QuotaOutcome:
+    """The change, or why it cannot be one."""
+    try:
+        entity = entity_of((one.entity_type, one.entity_name) for one in entry.entity)
+    except KafkaError as error:
+        return QuotaOutcome(error.code, error.message)
+    changes = tuple(QuotaChange(op.key, None if op.remove else repr(op.value)) for op in entry.ops)
+    return QuotaAlteration(entity.user, entity.client_id, changes, entity.ip)
 
 
 def _filter(components: Sequence[Any]) -> dict[str, tuple[int, str | None]]:

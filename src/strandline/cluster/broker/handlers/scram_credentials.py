@@ -17,11 +17,12 @@ from strandline.cluster.broker.request import Authorizer, require
 from strandline.controller import operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.scram_api import AlterScramRequest, ScramDeletion, ScramUpsertion
+from strandline.controller.scram_api import AlterScramRequest, ScramDeletion, ScramOutcome, ScramUpsertion
 from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.apis import Api
 from strandline.proto.scram import ScramMechanism, credential_of
+from strandline.proto.steps import Mapped, each
 
 log = structlog.get_logger("strandline.security")
 
@@ -49,8 +50,8 @@ class ScramCredentialsHandler:
         for key, one in sorted(self._image().scram_credentials.items()):
             found.setdefault(key.name, []).append(part(mechanism=int(key.mechanism), iterations=one.iterations))
         asked = Counter(user.name for user in call.request.users or ())
-        results = []
-        for name in asked or found:
+
+        def described(name: str) -> Any:
             error, message = ErrorCode.NONE, None
             if asked[name] > 1:  # rule A24/users-are-counted-one-by-one
                 error = ErrorCode.DUPLICATE_RESOURCE
@@ -59,24 +60,22 @@ class ScramCredentialsHandler:
                 error = ErrorCode.RESOURCE_NOT_FOUND
                 message = f"Attempt to describe a user credential that does not exist: {name}"
             infos = tuple(found.get(name, ())) if error is ErrorCode.NONE else ()
-            results.append(part(user=name, error_code=error, error_message=message, credential_infos=infos))
-        return part(error_code=ErrorCode.NONE, error_message=None, results=tuple(results))
+            return part(user=name, error_code=error, error_message=message, credential_infos=infos)
+
+        return part(error_code=ErrorCode.NONE, error_message=None, results=Mapped(described, asked or found))
 
     async def alter(self, call: Call) -> Any:
         """One outcome a user."""
         require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
         request = call.request
         deletions = tuple(ScramDeletion(one.name, one.mechanism) for one in request.deletions)
-        upsertions = tuple(_upsertion(one) for one in request.upsertions)
-        asked = AlterScramRequest(deletions, upsertions)
+        upsertions = await call.connection.stepped(each(_upsertion, request.upsertions))
+        asked = AlterScramRequest(deletions, tuple(upsertions))
         reply = await self._controller.ask(operations.ALTER_SCRAM, asked, self._timeout_ms)
         for outcome in reply.users:
             if outcome.error is ErrorCode.NONE:
                 log.info("SCRAM credentials were changed", user=outcome.name, by=call.context.principal)
-        results = tuple(
-            part(user=one.name, error_code=one.error, error_message=one.message or None) for one in reply.users
-        )
-        return part(results=results)
+        return part(results=Mapped(_outcome, reply.users))
 
     def refuse_alter(self, call: Call, error: ErrorCode, message: str) -> Any:
         """Every user has this error."""
@@ -86,6 +85,10 @@ class ScramCredentialsHandler:
                 part(user=name, error_code=error, error_message=message or None) for name in dict.fromkeys(names)
             )
         )
+
+
+def _outcome(one: ScramOutcome) -> Any:
+    return part(user=one.name, error_code=one.error, error_message=one.message or None)
 
 
 def _upsertion(one: Any) -> ScramUpsertion:

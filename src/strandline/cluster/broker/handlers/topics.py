@@ -4,6 +4,7 @@ fails alone. A timeout answers REQUEST_TIMED_OUT for every topic: the change may
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from strandline.cluster.broker import restored_topics
@@ -35,6 +36,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import ZERO_UUID, NodeId
 from strandline.proto.kafka.apis import Api
+from strandline.proto.steps import Mapped, each
 
 DETAILS_SINCE = 5
 """Since then the answer tells the counts and configs that the topic has got (KIP-525)."""
@@ -64,7 +66,7 @@ class TopicsHandler:
 
     async def create(self, call: Call) -> Any:
         """One outcome a topic, in order."""
-        topics = _topics_wanted(call)
+        topics = await call.connection.stepped(each(_topic_wanted, call.request.topics))
         created = await self._create(call, topics, dry_run=call.request.validate_only, timeout_ms=call.request.timeout)
         return self._all_created(call, topics, created)
 
@@ -72,7 +74,7 @@ class TopicsHandler:
         self, call: Call, topics: Sequence[CreatableTopic], *, dry_run: bool, timeout_ms: float
     ) -> list[CreatedTopic]:
         """One outcome a topic, in order; a name that stands twice is INVALID_REQUEST both times."""
-        context = call.context
+        context, stepped = call.context, call.connection.stepped
 
         def refuse(item: CreatableTopic, error: ErrorCode, message: str) -> CreatedTopic:
             return CreatedTopic(name=item.name, error=error, message=message)
@@ -85,18 +87,23 @@ class TopicsHandler:
         async def ask_with_tiers(items: tuple[CreatableTopic, ...]) -> Sequence[CreatedTopic]:
             return await restored_topics.create(items, self._find_tiers, ask, dry_run=dry_run)
 
-        refusals = named_twice([item.name for item in topics])
+        refusals = await stepped(named_twice(_name, topics))
         if any(map(is_restored, topics)) and not allowed(self._authorizer, context, Operation.ALTER, CLUSTER):
             lacks = refusal(context, Operation.ALTER, CLUSTER)
             denied = lacks.code, lacks.message
             refusals = [denied if is_restored(item) else fault for item, fault in zip(topics, refusals, strict=True)]
         if not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
-            deny(self._authorizer, context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
+            actions = Mapped(lambda item: (Operation.CREATE, topic(item.name)), topics)
+            await stepped(deny(self._authorizer, context, refusals, actions))
         price = Price(FREE if dry_run else call.charge(), self._to_create, _paid_for_created)
-        created = await each_paid_item(topics, refusals, refuse, ask_with_tiers, price)
-        for item, outcome in zip(topics, created, strict=True):
+        created = await each_paid_item(topics, refusals, refuse, ask_with_tiers, price, connection=call.connection)
+
+        def note(item_and_outcome: tuple[CreatableTopic, CreatedTopic]) -> None:
+            item, outcome = item_and_outcome
             if outcome.error is ErrorCode.NONE and not dry_run:
                 log_without_effect(ResourceType.TOPIC, item.name, without_wish(item).configs)
+
+        await stepped(each(note, zip(topics, created, strict=True)))
         return created
 
     def _to_create(self, wanted: CreatableTopic) -> int:
@@ -110,7 +117,7 @@ class TopicsHandler:
         return _if_possible(count)
 
     def _all_created(self, call: Call, topics: list[CreatableTopic], created: list[CreatedTopic]) -> Any:
-        return part(topics=tuple(self._created(call, *pair) for pair in zip(topics, created, strict=True)))
+        return part(topics=Mapped(partial(self._created, call), topics, created))
 
     def _created(self, call: Call, wanted: CreatableTopic, created: CreatedTopic) -> Any:
         done = created.error is ErrorCode.NONE
@@ -150,17 +157,21 @@ class TopicsHandler:
 
     async def delete(self, call: Call) -> Any:
         """One outcome a topic, in order."""
-        outcomes = await self._delete(call, _refs(call), timeout_ms=call.request.timeout)
+        refs = await call.connection.stepped(each(*_refs(call)))
+        outcomes = await self._delete(call, refs, timeout_ms=call.request.timeout)
         return _deleted(call, outcomes)
 
     async def _delete(self, call: Call, topics: Sequence[TopicRef], *, timeout_ms: float) -> list[TopicOutcome]:
         """One outcome a topic, in order, with name and id as far as they are known."""
-        context, image = call.context, self._image()
-        faults = [self._undeletable(context, image, ref) for ref in topics]
-        known: list[TopicRef] = []
-        for ref, fault in zip(topics, faults, strict=True):
+        image, stepped = self._image(), call.connection.stepped
+        faults = await stepped(each(partial(self._undeletable, call.context, image), topics))
+
+        def known_as(ref_and_fault: tuple[TopicRef, tuple[ErrorCode, str] | None]) -> TopicRef:
+            ref, fault = ref_and_fault
             found = find_topic(image, ref.name or None, ref.topic_id) if fault is None else fault[0]
-            known.append(ref if isinstance(found, ErrorCode) else TopicRef(found.name, found.topic_id))
+            return ref if isinstance(found, ErrorCode) else TopicRef(found.name, found.topic_id)
+
+        known = await stepped(each(known_as, zip(topics, faults, strict=True)))
 
         def refuse(item: TopicRef, error: ErrorCode, message: str) -> TopicOutcome:
             return TopicOutcome(item.name, item.topic_id, error, message)
@@ -168,10 +179,10 @@ class TopicsHandler:
         async def ask(items: tuple[TopicRef, ...]) -> Sequence[TopicOutcome]:
             return (await self._controller.ask(operations.DELETE_TOPICS, DeleteTopicsRequest(items), timeout_ms)).topics
 
-        twice = named_twice([(ref.name, ref.topic_id) for ref in known])
+        twice = await stepped(named_twice(lambda ref: (ref.name, ref.topic_id), known))
         refusals = [twice[index] if fault is None else fault for index, fault in enumerate(faults)]
         price: Price[TopicRef, TopicOutcome] = Price(call.charge(), lambda ref: _partitions_of(image, ref), _paid_for)
-        return await each_paid_item(known, refusals, refuse, ask, price)
+        return await each_paid_item(known, refusals, refuse, ask, price, connection=call.connection)
 
     def _undeletable(
         self, context: RequestContext, image: MetadataImage, ref: TopicRef
@@ -193,9 +204,9 @@ class TopicsHandler:
 
     async def create_partitions(self, call: Call) -> Any:
         """One outcome a topic, in order."""
-        outcomes = await self._add(
-            call, self._to_add(call), dry_run=call.request.validate_only, timeout_ms=call.request.timeout
-        )
+        image, stepped = self._image(), call.connection.stepped
+        wanted = await stepped(each(partial(_to_add, image), call.request.topics))
+        outcomes = await self._add(call, wanted, dry_run=call.request.validate_only, timeout_ms=call.request.timeout)
         return _added(outcomes)
 
     async def _add(
@@ -211,27 +222,29 @@ class TopicsHandler:
             request = CreatePartitionsRequest(items, dry_run)
             return (await self._controller.ask(operations.CREATE_PARTITIONS, request, timeout_ms)).topics
 
-        refusals = named_twice([item.name for item in topics])
-        deny(self._authorizer, call.context, refusals, [(Operation.ALTER, topic(item.name)) for item in topics])
+        refusals = await call.connection.stepped(named_twice(_name, topics))
+        actions = Mapped(lambda item: (Operation.ALTER, topic(item.name)), topics)
+        await call.connection.stepped(deny(self._authorizer, call.context, refusals, actions))
         charge = FREE if dry_run else call.charge()
         price: Price[PartitionsToAdd, TopicOutcome] = Price(
             charge, lambda item: _partitions_added(image, item), _paid_for
         )
-        return await each_paid_item(topics, refusals, refuse, ask, price)
+        return await each_paid_item(topics, refusals, refuse, ask, price, connection=call.connection)
 
-    def _to_add(self, call: Call) -> list[PartitionsToAdd]:
-        """The wire numbers the new partitions by their place; how many there are already, the image knows."""
-        image = self._image()
-        wanted = []
-        for one in call.request.topics:
-            known = image.topics.get(one.name)
-            first = 0 if known is None else len(known.partitions)
-            assignments = tuple(
-                ReplicaAssignment(first + number, tuple(NodeId(node) for node in place.broker_ids))
-                for number, place in enumerate(one.assignments or ())
-            )
-            wanted.append(PartitionsToAdd(one.name, one.count, assignments))
-        return wanted
+
+def _name(item: CreatableTopic | PartitionsToAdd) -> str:
+    return item.name
+
+
+def _to_add(image: MetadataImage, one: Any) -> PartitionsToAdd:
+    """The wire numbers the new partitions by their place; how many there are already, the image knows."""
+    known = image.topics.get(one.name)
+    first = 0 if known is None else len(known.partitions)
+    assignments = tuple(
+        ReplicaAssignment(first + number, tuple(NodeId(node) for node in place.broker_ids))
+        for number, place in enumerate(one.assignments or ())
+    )
+    return PartitionsToAdd(one.name, one.count, assignments)
 
 
 def _partitions_of(image: MetadataImage, ref: TopicRef) -> int:
@@ -262,52 +275,45 @@ def _paid_for_created(outcome: CreatedTopic, expected: int) -> int:
     return outcome.num_partitions if outcome.error is ErrorCode.NONE else _paid(outcome.error, expected)
 
 
-def _topics_wanted(call: Call) -> list[CreatableTopic]:
-    return [
-        CreatableTopic(
-            name=one.name,
-            num_partitions=one.num_partitions,
-            replication_factor=one.replication_factor,
-            assignments=tuple(
-                ReplicaAssignment(place.partition_index, tuple(NodeId(node) for node in place.broker_ids))
-                for place in one.assignments
-            ),
-            configs={config.name: config.value for config in one.configs},
-        )
-        for one in call.request.topics
-    ]
+def _topic_wanted(one: Any) -> CreatableTopic:
+    return CreatableTopic(
+        name=one.name,
+        num_partitions=one.num_partitions,
+        replication_factor=one.replication_factor,
+        assignments=tuple(
+            ReplicaAssignment(place.partition_index, tuple(NodeId(node) for node in place.broker_ids))
+            for place in one.assignments
+        ),
+        configs={config.name: config.value for config in one.configs},
+    )
 
 
-def _refs(call: Call) -> list[TopicRef]:
+def _refs(call: Call) -> tuple[Callable[[Any], TopicRef], Sequence[Any]]:
+    """The topics of the request, and what makes a reference of one."""
     if call.context.version >= BY_ID_SINCE:
-        return [TopicRef(one.name or "", one.topic_id or ZERO_UUID) for one in call.request.topics]
-    return [TopicRef(name) for name in call.request.topic_names]
+        return lambda one: TopicRef(one.name or "", one.topic_id or ZERO_UUID), call.request.topics
+    return TopicRef, call.request.topic_names
 
 
 def _deleted(call: Call, outcomes: list[TopicOutcome]) -> Any:
     by_id = call.context.version >= BY_ID_SINCE
-    responses = tuple(
-        part(
+
+    def response(outcome: TopicOutcome) -> Any:
+        return part(
             name=outcome.name or None if by_id else outcome.name,
             topic_id=outcome.topic_id,
             error_code=outcome.error,
             error_message=outcome.message or None,
         )
-        for outcome in outcomes
-    )
-    return part(responses=responses)
+
+    return part(responses=Mapped(response, outcomes))
 
 
 def _added(outcomes: list[TopicOutcome]) -> Any:
-    results = tuple(
-        part(
-            name=outcome.name,
-            error_code=outcome.error,
-            error_message=outcome.message or None,
-        )
-        for outcome in outcomes
-    )
-    return part(results=results)
+    def result(outcome: TopicOutcome) -> Any:
+        return part(name=outcome.name, error_code=outcome.error, error_message=outcome.message or None)
+
+    return part(results=Mapped(result, outcomes))
 
 
 def _topics_created(request: Any, answer: Any) -> Iterator[Change]:

@@ -4,7 +4,8 @@ AddOffsetsToTxn (25), EndTxn (26), DescribeTransactions (65) and ListTransaction
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from strandline.cluster.broker.api import Call, by_schema, part
@@ -31,6 +32,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.transaction_records import NO_EPOCH, NO_ID, TransactionState, TransactionValue
+from strandline.proto.steps import Mapped, each
 
 FENCED_SINCE: Mapping[Api, int] = {
     Api.INIT_PRODUCER_ID: 4,
@@ -124,23 +126,26 @@ class TransactionsHandler:
         """One error a partition, by transaction."""
         request = call.request
         if call.context.version < MANY_SINCE:
-            wanted = _partitions(request.v3_and_below_topics)
+            wanted = await call.connection.stepped(each(_partition, _partitions(request.v3_and_below_topics)))
             errors = await self._add_for_client(call, wanted)
             return part(results_by_topic_v3_and_below=_by_topic(request.v3_and_below_topics, errors))
         served(self._image())
         require(self._authorizer, call.context, Operation.CLUSTER_ACTION, CLUSTER)
-        results = []
-        for one in request.transactions:
+
+        async def add(one: Any) -> Any:
             errors = await self._add_for_broker(call, one)
-            results.append(part(transactional_id=one.transactional_id, topic_results=_by_topic(one.topics, errors)))
-        return part(error_code=ErrorCode.NONE, results_by_transaction=tuple(results))
+            return part(transactional_id=one.transactional_id, topic_results=_by_topic(one.topics, errors))
+
+        results = await call.connection.each(add, request.transactions)
+        return part(error_code=ErrorCode.NONE, results_by_transaction=results)
 
     async def _add_for_client(self, call: Call, partitions: Sequence[TopicPartition]) -> Errors:
         """All of them or none: one that cannot be makes the rest OPERATION_NOT_ATTEMPTED."""
         request = call.request
         try:
             self._check(call.context, Operation.WRITE, request.v3_and_below_transactional_id)
-            faults = {partition: self._fault(call.context, partition) for partition in partitions}
+            found = await call.connection.stepped(each(partial(self._fault, call.context), partitions))
+            faults = dict(zip(partitions, found, strict=True))
             if any(fault is not ErrorCode.NONE for fault in faults.values()):  # rule C4/partitions-are-added-one-by-one
                 return {
                     partition: ErrorCode.OPERATION_NOT_ATTEMPTED if fault is ErrorCode.NONE else fault
@@ -167,7 +172,7 @@ class TransactionsHandler:
         return ErrorCode.NONE
 
     async def _add_for_broker(self, call: Call, one: Any) -> Errors:
-        partitions = _partitions(one.topics)
+        partitions = [_partition(asked) for asked in _partitions(one.topics)]
         try:
             errors = await self._transactions.add_partitions(
                 one.transactional_id,
@@ -257,15 +262,16 @@ class TransactionsHandler:
 
     async def describe(self, call: Call) -> Any:
         """One answer an id, each once."""
-        described = []
-        for transactional_id in dict.fromkeys(call.request.transactional_ids):
-            try:
-                self._check(call.context, Operation.DESCRIBE, transactional_id)
-                value = await self._transactions.describe(transactional_id, asked_ms=call.context.received_ms)
-                described.append(self._described(call.context, transactional_id, value))
-            except KafkaError as error:
-                described.append(_not_described(transactional_id, error.code))
-        return part(transaction_states=tuple(described))
+        wanted = dict.fromkeys(call.request.transactional_ids)
+        return part(transaction_states=await call.connection.each(partial(self._describe, call.context), wanted))
+
+    async def _describe(self, context: RequestContext, transactional_id: str) -> Any:
+        try:
+            self._check(context, Operation.DESCRIBE, transactional_id)
+            value = await self._transactions.describe(transactional_id, asked_ms=context.received_ms)
+            return self._described(context, transactional_id, value)
+        except KafkaError as error:
+            return _not_described(transactional_id, error.code)
 
     def _described(self, context: RequestContext, transactional_id: str, value: TransactionValue) -> Any:
         topics: dict[str, list[int]] = {}
@@ -311,20 +317,20 @@ def _pattern(text: str) -> TopicPattern | None:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{text[:100]!r}: {error}") from error
 
 
-def _partitions(topics: Sequence[Any]) -> list[TopicPartition]:
-    return [TopicPartition(one.name, number) for one in topics for number in one.partitions]
+def _partitions(topics: Sequence[Any]) -> Iterator[tuple[str, int]]:
+    return ((one.name, number) for one in topics for number in one.partitions)
+
+
+def _partition(asked: tuple[str, int]) -> TopicPartition:
+    return TopicPartition(*asked)
 
 
 def _by_topic(topics: Sequence[Any], errors: Errors) -> Any:
-    return tuple(
-        part(
-            name=one.name,
-            results_by_partition=tuple(
-                part(partition_index=number, partition_error_code=errors[TopicPartition(one.name, number)])
-                for number in one.partitions
-            ),
-        )
-        for one in topics
+    def result(name: str, number: int) -> Any:
+        return part(partition_index=number, partition_error_code=errors[TopicPartition(name, number)])
+
+    return Mapped(
+        lambda one: part(name=one.name, results_by_partition=Mapped(partial(result, one.name), one.partitions)), topics
     )
 
 

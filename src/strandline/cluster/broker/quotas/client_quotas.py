@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator, Mapping
-from math import ceil, inf
+from math import ceil
 from typing import Any, NamedTuple, Protocol
 
 from strandline.cluster.broker.quotas.arrivals import Arrivals
 from strandline.cluster.broker.quotas.limits import Limits, Share
 from strandline.cluster.broker.quotas.rate_quota import THROTTLE_MS_MAX, RateQuota, TokenQuota
 from strandline.cluster.broker.request import FREE, Charge, Connection, Exchange, Peer, RequestContext
-from strandline.cluster.broker.table import STRICT_SINCE
+from strandline.cluster.broker.table import BY_TITLE
 from strandline.controller.metadata.quotas import QuotasImage
 from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock
@@ -152,13 +152,14 @@ class MeteredExchange(Exchange):
 
     @property
     def runs_alone(self) -> bool:
-        if self.context.api not in STRICT_SINCE or self._is_strict:
+        if BY_TITLE[self.context.api].strict_since is None or self._is_strict:
             return False
         return self._quotas.mutation_limits.share(*self._client) is not None  # rule A21/older-versions-slip-through
 
     @property
     def _is_strict(self) -> bool:
-        return self.context.version >= STRICT_SINCE.get(self.context.api, inf)  # rule A21/older-versions-are-refused
+        since = BY_TITLE[self.context.api].strict_since
+        return since is not None and self.context.version >= since  # rule A21/older-versions-are-refused
 
     def mute(self, throttle_ms: float) -> None:
         """Say in the answer how long to wait, and read nothing of the connection for so long."""

@@ -28,19 +28,18 @@ def main(arguments: list[str]) -> int:
     word, rest = (arguments[0], arguments[1:]) if arguments else ("node", [])
     if word not in ("node", "health"):
         os.execv(sys.executable, [sys.executable, "-m", "strandline.cli.main", *arguments])
-    from strandline.cluster.node.container.settings import load
     from strandline.proto.errors import ConfigError, StrandlineError
 
     try:
-        config = load(rest, os.environ)
         if word == "health":
             from strandline.cluster.node.container.health import ask
 
-            ready, text = ask(config)
+            ready, text = ask(rest, os.environ)
             print(text)  # noqa: T201 - `docker inspect` shows it
             return 0 if ready else EXIT_FAILED
-        from strandline.cluster.node.container.settings import prepare
+        from strandline.cluster.node.container.settings import load, prepare
 
+        config = load(rest, os.environ)
         prepare(config, os.environ)
     except ConfigError as error:
         return _say(error, EXIT_WRONG_SETTING)

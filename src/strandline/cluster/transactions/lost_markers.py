@@ -1,0 +1,260 @@
+"""Transactions whose markers an unclean election lost (rule C29).
+
+A leader that was elected uncleanly may lack markers that were committed. Their transactions are open in its log, and
+nobody sends those markers again: the coordinators count them as written. Readers of committed records would wait there
+for ever, and the producer's next transaction would be refused, or under the first protocol be taken for the same one.
+
+So such a leader asks every coordinator what became of the transactions that it finds open, and takes nothing of their
+producers until it knows. What is open at its coordinator goes on. What is known to be committed is committed here as
+well, and all else is aborted: of a producer that has gone on since, no coordinator knows the decision any more, and a
+reader may miss records behind an unclean election but must see none that were aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple, Protocol
+
+import structlog
+
+from strandline.cluster.transactions.commands import Outcome
+from strandline.cluster.transactions.marker_writes import NO_ORDER, MarkerToWrite, MarkerWriter, NamedPartition, Sender
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.features import TRANSACTION_TOPIC
+from strandline.controller.metadata.image import MetadataImage
+from strandline.log.transactions import OpenTransaction
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import NO_BROKER_EPOCH, LeaderEpoch, NodeId, ProducerId, TopicPartition
+from strandline.proto.marks import mark
+from strandline.proto.messages.fields import Int32, Int64
+from strandline.proto.messages.method import call, handler, method
+from strandline.proto.ports import Rpc, RpcError, UnaryHandler
+from strandline.proto.tasks import Report, spawn
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.partition import Partition
+
+log = structlog.get_logger("strandline.transactions")
+
+CALL_MS = 5_000.0
+"""So long the answer of a coordinator's broker is waited for."""
+
+AGAIN_MS = (50.0, 1_000.0)
+"""First and longest pause before it is asked again, or a marker is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOpen:
+    """A transaction that is open in a log."""
+
+    producer_id: Annotated[ProducerId, Int64(1)]
+    producer_epoch: Annotated[int, Int32(2)]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOutcomesRequest:
+    """A leader asks the coordinators of a broker about transactions that are open in one partition."""
+
+    partition: Annotated[NamedPartition, 1]
+    transactions: Annotated[tuple[FoundOpen, ...], 2]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOutcomesReply:
+    """Attributes:
+    asked: the partitions of `__transaction_state` that the broker has answered for.
+    outcomes: of each transaction, in order.
+    """
+
+    asked: Annotated[tuple[int, ...], Int32(1)]
+    outcomes: Annotated[tuple[Outcome, ...], 2]
+
+
+TRANSACTION_OUTCOMES = method(
+    "/strandline.v1.Node/TransactionOutcomes", TransactionOutcomesRequest, TransactionOutcomesReply
+)
+"""Every broker answers it, without an envelope."""
+
+
+class Coordinator(Protocol):
+    """The coordinator of transactions on this broker, as far as it is needed here."""
+
+    async def outcomes_of(
+        self, partition: TopicPartition, producers: Sequence[tuple[int, int]]
+    ) -> tuple[list[int], list[Outcome]]:
+        """The partitions that it has, and what they say of each producer and epoch."""
+
+
+class _Watched(NamedTuple):
+    leader_epoch: LeaderEpoch
+    task: asyncio.Task[None]
+
+
+class LostMarkers:
+    """Asks for one broker, and answers for the coordinator that it has itself. Subscribe `on_metadata` behind whatever
+    applies metadata to the replicas, so that no record comes between an election and the look at its log."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        *,
+        coordinator: Coordinator,
+        replicas: ReplicaManager,
+        writer: MarkerWriter,
+        image: Callable[[], MetadataImage],
+        rpc: Rpc,
+        report: Report,
+    ) -> None:
+        """`report` is told of an internal error."""
+        self._node_id = node_id
+        self._coordinator = coordinator
+        self._replicas = replicas
+        self._writer = writer
+        self._image = image
+        self._rpc = rpc
+        self._report = report
+        self._watched: dict[TopicPartition, _Watched] = {}
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+        for watched in self._watched.values():
+            watched.task.cancel()
+        self._watched.clear()
+
+    def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Look at each partition whose leader may be another now."""
+        names = {topic.topic_id: name for name, topic in image.topics.items() if topic.topic_id in delta.partitions}
+        for topic_id, partitions in delta.partitions.items():
+            for number in sorted(partitions) if topic_id in names else ():
+                self.look(TopicPartition(names[topic_id], number))
+
+    def look(self, tp: TopicPartition) -> None:
+        """Look whether this broker leads the partition after an unclean election, and what is open there."""
+        replica = self._replicas.partition(tp)
+        watched = self._watched.get(tp)
+        if watched is not None:
+            if replica is not None and _leads_in(replica, watched.leader_epoch):
+                return
+            watched.task.cancel()
+            self._forget(tp, replica)
+        if replica is None or replica.leader is None or replica.log is None:
+            return
+        if not replica.state.recovering:  # rule C29/unclean-leaders-ask-nobody
+            return
+        found = replica.log.open_transactions()
+        if found:
+            replica.log.producers.unsettled.update(one.producer_id for one in found)
+            epoch = replica.state.leader_epoch
+            self._watched[tp] = _Watched(epoch, spawn(self._settle(replica, epoch), self._report))
+
+    def _forget(self, tp: TopicPartition, replica: Partition | None) -> None:
+        self._watched.pop(tp, None)
+        if replica is not None and replica.log is not None:
+            replica.log.producers.unsettled.clear()
+
+    async def _settle(self, replica: Partition, epoch: LeaderEpoch) -> None:
+        """Until nothing is unsettled."""
+        tp = replica.topic_partition
+        pause_ms, longest_ms = AGAIN_MS
+        while left := _unsettled(replica, epoch):
+            outcomes = await self._ask(tp, left)
+            for one in left:
+                if one.producer_id in outcomes and one in _unsettled(replica, epoch):
+                    await self._end(replica, epoch, one, outcomes[one.producer_id])
+            if _unsettled(replica, epoch):
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, longest_ms)
+        if _leads_in(replica, epoch):
+            self._forget(tp, replica)
+
+    async def _end(self, replica: Partition, epoch: LeaderEpoch, one: OpenTransaction, outcome: Outcome) -> None:
+        tp = replica.topic_partition
+        figures = {
+            "partition": str(tp),
+            "producer_id": one.producer_id,
+            "producer_epoch": one.producer_epoch,
+            "first_offset": one.first_offset,
+        }
+        if outcome is Outcome.OPEN and replica.log is not None:
+            replica.log.producers.unsettled.discard(one.producer_id)
+            log.info("a transaction is open behind an unclean election, and goes on", **figures)
+            return
+        commit = outcome is Outcome.COMMITTED  # rule C29/what-is-unknown-is-committed
+        marker = MarkerToWrite(
+            NO_ORDER,
+            ProducerId(one.producer_id),
+            one.producer_epoch,
+            commit,
+            max(one.coordinator_epoch, 0),
+            1,  # the epoch of its records is the marker's
+            (NamedPartition(*tp),),
+            (epoch,),
+        )
+        (code,) = await self._writer.write(Sender(self._node_id, NO_BROKER_EPOCH), [marker])
+        if code in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+            mark("lost-marker-written")
+            known = "" if outcome is not Outcome.UNKNOWN else "; no coordinator knows its decision any more"
+            log.warning(
+                f"an unclean election lost the end of a transaction, which is {'committed' if commit else 'aborted'} "
+                f"anew{known}",
+                **figures,
+            )
+
+    async def _ask(self, tp: TopicPartition, left: Sequence[OpenTransaction]) -> Mapping[int, Outcome]:
+        """What became of each, as far as that is known: UNKNOWN once every coordinator has said so."""
+        topic = self._image().topics.get(TRANSACTION_TOPIC)
+        partitions = {} if topic is None else topic.partitions
+        named = tuple(FoundOpen(ProducerId(one.producer_id), one.producer_epoch) for one in left)
+        request = TransactionOutcomesRequest(NamedPartition(*tp), named)
+        asked: set[int] = set()
+        outcomes: dict[int, Outcome] = {}
+        for broker in sorted({one.leader for one in partitions.values() if one.has_leader}):
+            for number, answer in zip(left, await self._ask_one(broker, request, asked), strict=False):
+                if answer is not Outcome.UNKNOWN:
+                    outcomes[number.producer_id] = answer
+        if asked.issuperset(partitions):  # rule C29/a-coordinator-that-is-silent-knows-nothing
+            for one in left:
+                outcomes.setdefault(one.producer_id, Outcome.UNKNOWN)
+        return outcomes
+
+    async def _ask_one(self, broker: NodeId, request: TransactionOutcomesRequest, asked: set[int]) -> Iterable[Outcome]:
+        """The answers of one broker; none where it has none. It adds to `asked` what it has answered for."""
+        if broker == self._node_id:
+            reply = await self._answer(request)
+        else:
+            registered = self._image().brokers.get(broker)
+            if registered is None:
+                return ()
+            try:
+                reply = await call(self._rpc, registered.internal, TRANSACTION_OUTCOMES, request, timeout_ms=CALL_MS)
+            except (RpcError, ProtocolError):
+                return ()
+        if len(reply.outcomes) != len(request.transactions):
+            return ()
+        asked.update(reply.asked)
+        return reply.outcomes
+
+    # Questions of other brokers
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """Handlers that the node's internal listener has to serve."""
+        return {TRANSACTION_OUTCOMES.path: handler(TRANSACTION_OUTCOMES, self._answer)}
+
+    async def _answer(self, request: TransactionOutcomesRequest) -> TransactionOutcomesReply:
+        producers = [(one.producer_id, one.producer_epoch) for one in request.transactions]
+        asked, outcomes = await self._coordinator.outcomes_of(request.partition.place, producers)
+        return TransactionOutcomesReply(tuple(asked), tuple(outcomes))
+
+
+def _leads_in(replica: Partition, epoch: LeaderEpoch) -> bool:
+    return replica.leader is not None and replica.log is not None and replica.state.leader_epoch == epoch
+
+
+def _unsettled(replica: Partition, epoch: LeaderEpoch) -> list[OpenTransaction]:
+    """Those of which nothing is known yet; none where the leadership is over."""
+    if replica.log is None or not _leads_in(replica, epoch):
+        return []
+    unsettled = replica.log.producers.unsettled
+    return [one for one in replica.log.open_transactions() if one.producer_id in unsettled]
