@@ -707,6 +707,8 @@ class Following:
             self.partition.log_start_durable()
         self.learn(leader_high_watermark, leader_log_start)
         shared.counters.replicated_in_bytes += len(batches)
+        if shared.node_id in self.partition.state.adding:
+            shared.counters.reassigned_in_bytes += len(batches)
         if shared.directories.trace is not None:
             shared.directories.trace.followed_up(self.partition.topic_partition, self.log.log_end_offset)
         if shared.config.sync_before_ack:

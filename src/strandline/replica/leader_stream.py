@@ -260,8 +260,7 @@ class FollowerLink:
                 size=size,
             )
             entry = b"".join((header, appended.data))
-        self._credit -= size
-        self.bytes_out += size
+        self._count(subscription, size)
         subscription.next_offset = appended.next_offset
         subscription.sent_high_watermark = core.high_watermark
         self.push(entry)
@@ -320,10 +319,16 @@ class FollowerLink:
             header = frames.pack_piece_header(*place, **where, batch_size=read.batch_size, position=read.position)
         if self._is_throttled(subscription):
             self._shared.leader_throttle.take(size)
-        self._credit -= size
-        self.bytes_out += size
+        self._count(subscription, size)
         subscription.sent_high_watermark = core.high_watermark
         self.push(header + read.data)
+
+    def _count(self, subscription: Subscription, size: int) -> None:
+        """Count batches that were queued."""
+        self._credit -= size
+        self.bytes_out += size
+        if self.node_id in self._subscriptions[subscription.id][0].state.adding:
+            self._shared.counters.reassigned_out_bytes += size
 
     def _cannot_read(self, subscription: Subscription, error: KafkaError | StorageError) -> None:
         """Retention overtook the follower (it shall start anew), or the disk failed."""

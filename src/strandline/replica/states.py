@@ -178,6 +178,8 @@ class ReplicaCounters:
     appends: int = 0
     duplicates: int = 0
     replicated_in_bytes: int = 0
+    reassigned_in_bytes: int = 0
+    reassigned_out_bytes: int = 0
     isr_shrinks: int = 0
     isr_expands: int = 0
     failed_isr_updates: int = 0

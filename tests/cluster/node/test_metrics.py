@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import urllib.request
 from pathlib import Path
 
@@ -70,6 +71,36 @@ def test_metrics_count_what_happened(cluster: DevCluster) -> None:
         sums = [value(node, f"{prefix}{part}timems_sum", request="Produce") for part in parts]
         assert sum(sums[:-1]) == pytest.approx(sums[-1])
         assert sums[1] > 0
+
+
+def test_what_a_move_copies_is_counted_apart(cluster: DevCluster) -> None:
+    """Kafka's ReassignmentBytesIn and Out: at the broker that gets the replica, and at its leader; nowhere for what
+    other replicas fetch."""
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, acks="all") as producer:
+        admin.create_topics([NewTopic("moved", replica_assignment={0: (1, 3), 1: (1, 3)})])
+        for number in range(20):
+            producer.send("moved", bytes(1000), partition=number % 2)
+        producer.flush()
+        before = {node_id: reassigned(cluster, node_id) for node_id in cluster.node_ids}
+        admin.alter_partition_reassignments({("moved", 0): (1, 2)})
+        deadline = time.monotonic() + 60
+        while admin.list_partition_reassignments():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    (in_1, out_1), (in_2, out_2), third = (
+        tuple(now - then for now, then in zip(reassigned(cluster, node_id), before[node_id], strict=True))
+        for node_id in (1, 2, 3)
+    )
+    assert in_1 == out_2 == 0
+    assert 10_000 <= in_2 <= out_1 < 15_000
+    assert third == (0, 0)
+
+
+def reassigned(cluster: DevCluster, node_id: int) -> tuple[float, float]:
+    """Bytes of moves that came in and went out."""
+    page = scrape(cluster, node_id)
+    prefix = "kafka_server_brokertopicmetrics_reassignmentbytes"
+    return value(page, f"{prefix}in_total"), value(page, f"{prefix}out_total")
 
 
 def test_metrics_of_transactions(cluster: DevCluster) -> None:

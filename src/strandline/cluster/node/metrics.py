@@ -235,6 +235,17 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
     topics = "kafka_server_brokertopicmetrics_"
     yield _counter(topics + "bytesin", "Bytes of batches appended by clients.", counters.messages_in_bytes)
     yield _counter(topics + "replicationbytesin", "Bytes fetched from leaders.", counters.replicated_in_bytes)
+    yield _counter(topics + "replicationbytesout", "Bytes queued for followers.", replicas.replicated_out_bytes)
+    yield _counter(
+        topics + "reassignmentbytesin",
+        "Bytes fetched from leaders by replicas that a move adds here.",
+        counters.reassigned_in_bytes,
+    )
+    yield _counter(
+        topics + "reassignmentbytesout",
+        "Bytes queued for followers that a move adds.",
+        counters.reassigned_out_bytes,
+    )
     yield _counter(topics + "totalproducerequests", "Batches appended by clients.", counters.appends)
     yield _counter(
         "strandline_duplicate_batches",
