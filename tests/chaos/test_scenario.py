@@ -63,6 +63,18 @@ def test_brokers_are_drained_under_faults() -> None:
     assert figures["drains"]["uncordoned"] > 1
 
 
+def test_a_cordon_that_does_not_hold_is_caught() -> None:
+    """Rule B49 removed for moves, and an operator who moves partitions beside the one who drains."""
+
+    def run(seed: int, options: ScenarioOptions | None = None) -> ScenarioRun:
+        drawn = options or ScenarioOptions.draw(seed)
+        return ScenarioRun(seed, override(drawn, {"drains": True, "fewest_replicas": 2, "duration_ms": 10_000}))
+
+    with without("the-cordoned-get-what-moves"):
+        outcomes = run_seeds((38000045, 38000027, 38000025), run)
+        assert "CordonedGetsNothing" in [outcome.error for outcome in outcomes]
+
+
 @pytest.mark.parametrize("name", sorted(CATCHERS))
 def test_a_broken_rule_is_caught(name: str) -> None:
     """The mutation check (rule E6): one rule removed, some seed fails, by an invariant and not by an accident."""

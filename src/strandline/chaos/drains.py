@@ -32,7 +32,7 @@ from strandline.tools.moves.throttle import Throttle, clear
 DRAINS_SHARE = 0.25
 """Share of the seeds with plain clients alone in which brokers are cordoned and drained."""
 
-_MEAN_MS = 1_000.0
+_MEAN_MS = 500.0
 """Milliseconds between two commands, on average."""
 
 _LOOK_MS = 300.0

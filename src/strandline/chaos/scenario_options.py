@@ -134,6 +134,18 @@ class ScenarioOptions:
     drains: bool = False
     """An operator cordons and drains brokers in the middle of the faults."""
 
+    def __post_init__(self) -> None:
+        """Leave out what does not go together, whoever asks for it: see `_draw_voters` and `_draw_drains`."""
+        if self.older or self.restored is not None:
+            self.voters = None
+        if self.older or self._others:
+            self.drains = False
+
+    @property
+    def _others(self) -> bool:
+        """Other clients than the plain ones are there."""
+        return any((self.services, self.users, self.secured, self.restored, self.transactions))
+
     @classmethod
     def draw(cls, seed: int, *, scenario: str = "cluster") -> ScenarioOptions:
         """`scenario`: "tiered": every seed has tiered topics, and more of them have services; "transactions": every
@@ -218,8 +230,7 @@ class ScenarioOptions:
     def _draw_drains(self, rng: random.Random) -> ScenarioOptions:
         """Whether brokers are cordoned and drained. Where the plain clients are alone: while one of three brokers is
         cordoned no topic of three replicas can be made, which others want to do."""
-        others = self.services or self.users or self.secured or self.restored or self.transactions or self.older
-        return replace(self, drains=rng.random() < DRAINS_SHARE and not others)
+        return replace(self, drains=rng.random() < DRAINS_SHARE)
 
     def _draw_voters(self, rng: random.Random, *, never: bool) -> None:
         """Whether voters come and go. Not beside builds that know nothing of it, nor where the cluster is lost: the
