@@ -137,6 +137,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_QUORUM}::test_voters_that_have_all_moved_find_each_other",
     ),
     one_change(
+        "a-bootstrap-address-stays-the-leaders",
+        "A37: and where it is said to be once who answers leads nothing",
+        never(),
+        f"{_QUORUM}::test_a_leader_that_was_missed_once_is_asked_where_it_is_said_to_be",
+    ),
+    one_change(
         "who-answers-for-another-is-asked-again",
         "A37: and at the next one where another node answers",
         never(),

@@ -310,6 +310,17 @@ def test_the_whole_of_the_quorums_checks(disks: dict[int, SimDisk]) -> None:
         checks.observe([view(leading=True, log=shape, high_watermark=8), view(node=2, durable_end=7, log=shape)])
 
 
+def test_a_change_of_the_voters_waits_for_the_one_before() -> None:
+    """What a leader inherits may be two: it does not know yet what is committed of it."""
+    shape = log((1, 0), (3, 5), end=9)
+    shape._voters = [(6, VotersChange(())), (8, VotersChange(()))]
+    seen: dict[str, Any] = {"leading": True, "log": shape, "log_end": 9, "epoch": 3}
+    VoterSetsMeet._one_under_way(view(high_watermark=7, **seen), shape)
+    VoterSetsMeet._one_under_way(view(high_watermark=5, **{**seen, "epoch": 4}), shape)
+    with pytest.raises(InvariantViolated, match="two changes of the voters are under way"):
+        VoterSetsMeet._one_under_way(view(high_watermark=5, **seen), shape)
+
+
 def test_a_set_that_is_appended_as_the_high_watermark_rises_did_not_count(disks: dict[int, SimDisk]) -> None:
     """A leader alone commits at once; in the same instant it appends a set of two, of which one lags."""
     one, two = (ReplicaKey(NodeId(node), UUID(int=node)) for node in (1, 2))

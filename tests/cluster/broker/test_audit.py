@@ -175,6 +175,7 @@ def test_a_client_that_leaves_is_seen_whatever_its_answer_has_room_for(
     nothing beside it."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t")
         lines = watch(node)
         asked, going = asyncio.Event(), asyncio.Event()
 

@@ -22,6 +22,7 @@ from strandline.client.config import AdminConfig, effective_settings
 from strandline.client.errors import BrokerUnreachable
 from strandline.client.session import Session
 from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.config_values import environment_name
 from strandline.cluster.node.container import health
 from strandline.cluster.node.node import Node
 from strandline.proto.errors import ConfigError, ProtocolError
@@ -155,8 +156,8 @@ def test_http_over_tls(tmp_path: Path) -> None:
 
         given = {"listeners": f"INTERNAL://127.0.0.1:1,HTTP://{at(node, 'HTTP')}", "process.roles": "controller"}
         own = {"ssl.keystore.location": str(ca().node(1)), "listener.security.protocol.map": "HTTP:SSL"}
-        asked = NodeConfig({"node.id": "1", **given, **own})
-        done, said = await asyncio.get_running_loop().run_in_executor(None, health.ask, asked)
+        asked = {environment_name(key): value for key, value in {"node.id": "1", **given, **own}.items()}
+        done, said = await asyncio.get_running_loop().run_in_executor(None, health.ask, (), asked)
         assert done, said
         command = [at(node, "HTTP"), "--seconds", "0.1", "--cacert", str(ca().file)]
         for scheme, words in (("https://", "no requests with acks=all"), ("http://", "400")):

@@ -136,6 +136,21 @@ async def test_a_newcomer_that_knows_one_address_finds_a_leader_elsewhere(tmp_pa
 
 
 @in_a_loop
+async def test_a_leader_that_was_missed_once_is_asked_where_it_is_said_to_be(tmp_path: Path) -> None:
+    """Rule A37: who answers at a bootstrap address and does not lead is not taken for the leader again."""
+    async with Growing(tmp_path, voters=3) as cluster:
+        leader = await cluster.begin()
+        led = cluster.leader()
+        assert led is not None
+        other = next(member for member in cluster.members.values() if member is not led)
+        newcomer = cluster.newcomer(4, bootstrap=(other.endpoint,))
+        await newcomer.start()
+        assert newcomer.quorum is not None
+        newcomer.quorum._driver.addresses.failed(led.id)
+        await cluster.caught_up(leader, newcomer)
+
+
+@in_a_loop
 async def test_a_newcomer_that_does_not_answer_gets_no_vote(tmp_path: Path) -> None:
     """Rule A38: the others would not reach it either."""
 

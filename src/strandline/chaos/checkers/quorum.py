@@ -233,6 +233,16 @@ class VoterSetsMeet:
                 self._note(view.node, at, said.voters, majority)
         if view.high_watermark > view.voters_offset:
             self._note(view.node, view.voters_offset, view.voters, view.majority)
+        if view.leading and view.log is not None:
+            self._one_under_way(view, view.log)
+
+    @staticmethod
+    def _one_under_way(view: QuorumView, log: LogSummary) -> None:
+        """A leader begins a change when it knows the one before to be committed."""
+        under_way = [at for at, _ in log.voters_between(view.high_watermark, view.log_end)]
+        if len(under_way) > 1 and log.epoch_before(under_way[-1] + 1) == view.epoch:
+            facts = {"node": view.node, "epoch": view.epoch, "offsets": under_way}
+            raise InvariantViolated("VoterSetsMeet", "two changes of the voters are under way", **facts)
 
     def _note(self, node: int, at: int, voters: tuple[ReplicaKey, ...], majority: int) -> None:
         """Take in a committed set, and the offset of its record."""

@@ -371,7 +371,10 @@ class Driver:
             )
             self.unreached.pop(sent.to, None)
             response: Response = method.reply.decode(payload)
-            if response.error is ErrorCode.INVALID_VOTER_KEY:  # rule A37/who-answers-for-another-is-asked-again
+            another = response.error is ErrorCode.INVALID_VOTER_KEY
+            if response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:  # rule A37/a-bootstrap-address-stays-the-leaders
+                another = endpoint != self.addresses.of(sent.to)
+            if another:  # rule A37/who-answers-for-another-is-asked-again
                 self.addresses.failed(sent.to)
             self.addresses.hear(response.leader_id, response.leader_at)
             outcome = ResponseReceived(sent.request_id, self._judged(request, response))

@@ -15,6 +15,7 @@ from strandline.cluster.node.internal import status
 from strandline.cluster.node.internal.health import CHECK, WATCH
 from strandline.cluster.node.internal.reflection import REFLECTION
 from strandline.cluster.security.node_identity import node_of
+from strandline.cluster.transactions.lost_markers import TRANSACTION_OUTCOMES
 from strandline.cluster.transactions.marker_writes import WRITE_MARKERS
 from strandline.cluster.transactions.verification import VERIFY_PARTITIONS
 from strandline.controller import methods
@@ -60,6 +61,7 @@ CALLS: Mapping[str, Introduction] = {
     APPEND_AUDIT.path: _of(APPEND_AUDIT, _node_id),
     WRITE_MARKERS.path: _of(WRITE_MARKERS, _node_id),
     VERIFY_PARTITIONS.path: _of(VERIFY_PARTITIONS, _node_id),
+    TRANSACTION_OUTCOMES.path: _anybody,
     methods.PING.path: _anybody,
     methods.DESCRIBE_QUORUM.path: _anybody,
     CHECK: _anybody,
