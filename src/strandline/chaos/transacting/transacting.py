@@ -26,6 +26,9 @@ _CLOSE_S = 10.0
 _PAUSE_S = 0.1
 """Pause after an error."""
 _POLL_S = 0.5
+_RECORD_MS = 5
+"""Time of a transaction for each record of a pipeline: small batches on a slow network need some of it, and one that
+does not fit into transaction.timeout.ms is never committed."""
 
 
 class Transacting:
@@ -256,10 +259,14 @@ class Transacting:
     async def _pipe(self, ports: Ports, name: str) -> None:
         """Consume, transform, produce: what comes of a record is there once, with the offset behind it."""
         number = 0
+        options = self._options
+        most = min(options.consumer.get("max_poll_records", 500), max(options.timeout_ms // _RECORD_MS, 1))
         while True:
             number += 1
             producer = self._transactional(ports, name)
-            consumer = self._consumer(ports, "read_committed", group_id=PIPELINES, enable_auto_commit=False)
+            consumer = self._consumer(
+                ports, "read_committed", group_id=PIPELINES, enable_auto_commit=False, max_poll_records=most
+            )
             try:
                 await producer.init_transactions()
                 consumer.subscribe([ACCOUNTS])
