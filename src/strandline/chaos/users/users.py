@@ -168,8 +168,9 @@ class Users:
 
     @property
     def settled(self) -> bool:
-        """True if all records have their answers; every reader has come to the end, and the group has committed it."""
-        if self._writing or not self.shared.over:
+        """True if the topics are made and all records have their answers; every reader has come to the end, and the
+        group has committed it."""
+        if not self._made or self._writing or not self.shared.over:
             return False
         return not self.open
 
@@ -188,7 +189,7 @@ class Users:
             for where, end in ends.items()
             if self._committed.get(where, 0) < end
         ]
-        return behind + uncommitted
+        return ([] if self._made else ["the topics are not made"]) + behind + uncommitted
 
     def be_calm(self) -> None:
         """Faults have ended: what is sent is read, and nothing else is done."""
