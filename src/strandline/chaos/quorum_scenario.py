@@ -480,7 +480,8 @@ def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
         epoch=core.epoch,
         leader=core.leader_id,
         leading=core.leading is not None,
-        voted_for=None if voted_for is None else voted_for.node_id,
+        # Without a directory it is nobody's vote: a start takes the epoch's leader, which is no voter any more, for it.
+        voted_for=None if voted_for is None or voted_for.directory_id is None else voted_for.node_id,
         high_watermark=core.high_watermark,
         log_end=core.log.end_offset,
         last_epoch=core.log.last_epoch,
