@@ -1,5 +1,5 @@
-"""What applications of other people share: their processes, and librdkafka beside them, which feeds and reads their
-topics and tells whether a transaction is open."""
+"""Parts that applications of other people share: their processes, and librdkafka beside them, which feeds and reads
+their topics and tells whether a transaction is open."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Feeder:
         from confluent_kafka import Producer
 
         self.counts: Counter[str] = Counter()
-        """How often each word was sent; to be read once `stop` has returned."""
+        """Number of times that each word was sent; to be read once `stop` has returned."""
         self.words_sent = 0
         self._topic, self._partitions, self._words = topic, partitions, words
         self._failed: list[object] = []
@@ -122,7 +122,7 @@ class Reader:
         from confluent_kafka import Consumer, TopicPartition
 
         self.records: list[Message] = []
-        """What was read, in the order of each partition."""
+        """Records that were read, in the order of each partition."""
         level = "read_committed" if committed else "read_uncommitted"
         self._consumer = Consumer(
             {
@@ -137,7 +137,7 @@ class Reader:
         self._consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
 
     def read(self, at_least: int = 0) -> bool:
-        """Take what is there; whether so many records were read in all."""
+        """Take what is there; true once so many records were read in all."""
         from confluent_kafka import KafkaError
 
         for message in self._consumer.consume(10_000, 0.3):
@@ -149,7 +149,7 @@ class Reader:
         return len(self.records) >= at_least
 
     def values(self) -> list[bytes]:
-        """Of the records that were read."""
+        """Values of the records that were read."""
         return [each.value() or b"" for each in self.records]
 
     def rest(self) -> None:
@@ -171,7 +171,7 @@ class Reader:
 
 
 def transaction_is_open(bootstrap: str, topic: str, partitions: int) -> bool:
-    """Whether a partition has records behind its last stable offset: of a transaction that nobody has ended yet."""
+    """True if a partition has records behind its last stable offset: of a transaction that nobody has ended yet."""
     from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -204,7 +204,7 @@ def broker_down(world: World, node_id: int) -> Iterator[None]:
 
 
 def is_whole(admin: AdminClient) -> bool:
-    """Whether three brokers are seen, and every replica is in sync."""
+    """True if three brokers are seen, and every replica is in sync."""
     found = admin.list_topics(timeout=10)
     copies = [each for topic in found.topics.values() for each in topic.partitions.values()]
     return len(found.brokers) == 3 and all(len(each.isrs) == len(each.replicas) for each in copies)

@@ -28,7 +28,7 @@ START_S = 120.0
 COPY_S = 60.0
 LINES = 100
 BOUNDARY_S = 0.7
-"""How long a source's transaction is open."""
+"""Seconds for which a source's transaction is open."""
 
 
 class ConnectWorker(ToolDriver):

@@ -311,7 +311,7 @@ CONNECT = (
     Feature("a file copied through a topic, worker killed", connect.copies_through_a_topic, frozenset({10, 11})),
     Feature("exactly-once source, worker and brokers killed", connect.each_line_once, transactions.OFFSET_KEYS),
 )
-"""What Kafka Connect has to do."""
+"""Features of Kafka Connect."""
 
 STREAMS = (
     Feature(

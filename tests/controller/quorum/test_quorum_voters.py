@@ -120,16 +120,22 @@ async def test_an_addition_that_need_not_be_committed_is_answered_before_anybody
         assert ids(leader) == [1, 2]
 
 
+async def told_of_a_follower(cluster: Growing) -> tuple[Any, Any]:
+    """The member that leads, and a newcomer that was told of another one alone."""
+    led = cluster.leader()
+    assert led is not None
+    other = next(member for member in cluster.members.values() if member is not led)
+    newcomer = cluster.newcomer(4, bootstrap=(other.endpoint,))
+    await newcomer.start()
+    return led, newcomer
+
+
 @in_a_loop
 async def test_a_newcomer_that_knows_one_address_finds_a_leader_elsewhere(tmp_path: Path) -> None:
     """Rule A37: the one that it knows follows; its answer says who leads, and where."""
     async with Growing(tmp_path, voters=3) as cluster:
         leader = await cluster.begin()
-        led = cluster.leader()
-        assert led is not None
-        other = next(member for member in cluster.members.values() if member is not led)
-        newcomer = cluster.newcomer(4, bootstrap=(other.endpoint,))
-        await newcomer.start()
+        led, newcomer = await told_of_a_follower(cluster)
         await cluster.caught_up(leader, newcomer)
         assert newcomer.quorum is not None
         assert newcomer.quorum.endpoint_of(led.id) == led.endpoint
@@ -140,11 +146,7 @@ async def test_a_leader_that_was_missed_once_is_asked_where_it_is_said_to_be(tmp
     """Rule A37: who answers at a bootstrap address and does not lead is not taken for the leader again."""
     async with Growing(tmp_path, voters=3) as cluster:
         leader = await cluster.begin()
-        led = cluster.leader()
-        assert led is not None
-        other = next(member for member in cluster.members.values() if member is not led)
-        newcomer = cluster.newcomer(4, bootstrap=(other.endpoint,))
-        await newcomer.start()
+        led, newcomer = await told_of_a_follower(cluster)
         assert newcomer.quorum is not None
         newcomer.quorum._driver.addresses.failed(led.id)
         await cluster.caught_up(leader, newcomer)
