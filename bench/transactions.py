@@ -95,8 +95,8 @@ def _produce(cluster: Cluster, results: Results, size: int, count: int) -> None:
         results.add(f"transactions {size} B, {way}, records/s", sent / took)
         results.add(f"transactions {size} B, {way}, commits/s", commits / took)
         results.add(f"transactions {size} B, {way}, server CPU a node, ms/MB", spent * 1e9 / 3 / (size * sent))
-    read = _read_committed(cluster.bootstrap, topic, written)
-    results.add(f"consume {size} B, read_committed, records/s", read)
+    for level in ("read_uncommitted", "read_committed"):
+        results.add(f"consume {size} B, {level}, records/s", _read(cluster.bootstrap, topic, written, level))
 
 
 def _send(producer: Producer, topic: str, payload: bytes) -> None:
@@ -108,9 +108,9 @@ def _send(producer: Producer, topic: str, payload: bytes) -> None:
             producer.poll(0.01)
 
 
-def _read_committed(bootstrap: str, topic: str, count: int) -> float:
-    """Records a second of all that is committed, from the first answer to the last."""
-    settings = consumer_settings(bootstrap, "committed", **{"isolation.level": "read_committed", **READ_AHEAD})
+def _read(bootstrap: str, topic: str, count: int, level: str) -> float:
+    """Records a second at an isolation level, from the first answer to the last; all of the topic is committed."""
+    settings = consumer_settings(bootstrap, level, **{"isolation.level": level, **READ_AHEAD})
     consumer = Consumer(settings)
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
@@ -122,7 +122,7 @@ def _read_committed(bootstrap: str, topic: str, count: int) -> float:
         while seen < count and time.perf_counter() < deadline:
             seen += len(consumer.consume(10_000, timeout=0.5))
         if seen < count:
-            raise TimeoutError(f"read {seen} of {count} committed records in {DEADLINE_S:g} s")
+            raise TimeoutError(f"read {seen} of {count} records ({level}) in {DEADLINE_S:g} s")
         return (seen - 1) / (time.perf_counter() - began)
     finally:
         consumer.close()
