@@ -9,7 +9,7 @@ they do. The client is this process, with a blocking socket. Each way to write t
 from __future__ import annotations
 
 import os
-import select
+import selectors
 import socket
 import struct
 import tempfile
@@ -142,10 +142,12 @@ class Client:
         warm_up = int(per_second * WARM_UP_S)
         count = int(per_second * seconds) + warm_up
         sent = 0
+        acks = selectors.DefaultSelector()
+        acks.register(self.socket, selectors.EVENT_READ)
         began = time.perf_counter()
         while sent < count or waiting:
             wait = began + sent / per_second - time.perf_counter() if sent < count else ACK_S
-            if select.select([self.socket], [], [], max(0.0, wait))[0]:
+            if acks.select(max(0.0, wait)):
                 acked, now = self.ack(), time.perf_counter()
                 while waiting and waiting[0][0] <= acked:
                     latencies.append((now - waiting.popleft()[1]) * 1000)
@@ -155,4 +157,5 @@ class Client:
             if sent < count and now >= began + sent / per_second:
                 waiting.append((self.send(self._value), now))
                 sent += 1
+        acks.close()
         return sorted(latencies[warm_up:]), count

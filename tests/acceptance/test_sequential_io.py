@@ -19,6 +19,11 @@ _WRITE = re.compile(
 _READ = re.compile(r"preadv?2?(?:64)?\(\d+<(?P<path>[^>]*/flow-0/\d+\.log)>")
 
 
+FILE_SYSTEM_BYTES = 256 << 10
+"""Bytes that the file system may fetch of its own, bitmaps and directories of what grows: the records are twelve times
+as many."""
+
+
 def device_reads(pid: int) -> int:
     """Bytes that this process had the disk fetch."""
     [line] = [line for line in Path(f"/proc/{pid}/io").read_text().splitlines() if line.startswith("read_bytes:")]
@@ -53,7 +58,7 @@ def test_a_produce_load_only_appends_and_syncs(tmp_path: Path) -> None:
             send_all(cluster, "flow", values)
             lines = trace.read_text().splitlines()
             assert read_all(cluster, "flow") == [b"first", *values]
-            assert device_reads(pid) == before
+            assert device_reads(pid) - before < FILE_SYSTEM_BYTES
         finally:
             tracer.send_signal(signal.SIGINT)
             tracer.wait(10)

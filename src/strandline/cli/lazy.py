@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 
 import click
 
@@ -47,6 +51,7 @@ class LazyGroup(click.Group):
         An error may have words of others in it: they are made printable here, for every command. A library that is not
         installed is told with the extra that brings it.
         """
+        log_to_stderr()
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
@@ -74,6 +79,48 @@ class LazyGroup(click.Group):
             if not near:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from error
+
+
+def log_to_stderr() -> None:
+    """Send the lines that code of servers logs in a command to stderr, for stdout is the command's answer.
+
+    The logging library would write them to stdout. It is not imported for this, since that takes longer than many a
+    command: it is set up at the moment when something imports it.
+    """
+    if "structlog" in sys.modules:
+        _set_up(sys.modules["structlog"])
+    elif not any(isinstance(finder, _SetUpWhenImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _SetUpWhenImported())
+
+
+def _set_up(structlog: ModuleType) -> None:
+    if not structlog.is_configured():
+        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
+class _SetUpWhenImported(MetaPathFinder, Loader):
+    """Finds the logging library as Python does, and sets it up behind its import."""
+
+    def __init__(self) -> None:
+        self._loader: Loader
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Describe the module, loaded by this loader; None is every other module."""
+        spec = PathFinder.find_spec(name, path, target) if name == "structlog" else None
+        if spec is not None and spec.loader is not None:
+            self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Make the module as Python does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module's code, and set it up. From then on the module is as if Python had loaded it."""
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _set_up(module)
 
 
 def _plugins() -> dict[str, EntryPoint]:
