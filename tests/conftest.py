@@ -46,6 +46,8 @@ LONG = {
     "client/test_real_tails.py",
     "client/test_worked_examples.py",
     "chaos/live/test_run_restored.py",
+    "chaos/live/test_run_transactions.py::test_kafkas_copier_under_faults",
+    "chaos/live/test_run_transactions.py::test_librdkafka_in_transactions_under_faults",
     "hostile/test_mutated_requests.py",
     "hostile/test_slow_peers.py",
     "interop/test_applications.py",

@@ -583,6 +583,14 @@ class ReplicaManager:
         now_ms = self._shared.clock.monotonic_ms()
         return [partition.status(now_ms) for partition in self._partitions.values()]
 
+    def with_open_transactions(self) -> list[Partition]:
+        """Led partitions in which a transaction is open."""
+        return [
+            partition
+            for partition in self._partitions.values()
+            if partition.leader is not None and partition.log is not None and partition.log.producers.open
+        ]
+
     def lost_leaders(self, within_ms: float) -> list[NodeId]:
         """Leaders followed here whose stream broke in the last `within_ms` and could not be opened again: they may be
         dead, and the metadata do not say so yet."""
