@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import re2
-
 from strandline.cluster.broker.otlp import read_metrics
 from strandline.cluster.broker.request import RequestContext
 from strandline.controller.metadata.image import MetadataImage, ResourceType
@@ -262,6 +260,8 @@ class ClientTelemetry:
 
 
 def _subscription(name: str, values: Mapping[str, str]) -> Subscription:
+    import re2  # on first use: with its runtime it takes 3 MB
+
     row = ClientMetricsSettings
     options = re2.Options()
     options.log_errors = False

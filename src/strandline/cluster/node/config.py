@@ -9,7 +9,6 @@ the cluster runs; the file's value counts on this node where nobody has done so.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -190,6 +189,8 @@ class NodeConfig(NodeSettings):
 
 
 def _advice(name: str) -> str:
+    import difflib
+
     known = (*NodeConfig.rows, *BROKER_SETTINGS)
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
     reason = tier_advice(name) or _kafka_only(name, whole=True)
@@ -210,6 +211,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
         if variable in by_variable:
             found[by_variable[variable]] = text
         elif variable.startswith(ENVIRONMENT_PREFIX):
+            import difflib
+
             near = difflib.get_close_matches(variable, by_variable, n=1, cutoff=0.85)
             if near:
                 raise ConfigError(variable, text, f"no setting has this name; did you mean {near[0]}?")

@@ -7,7 +7,6 @@ import os
 import ssl
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import structlog
 
@@ -50,6 +49,8 @@ def keys_at(url: str, clock: Clock, refresh_ms: int) -> Keys:
     """The keys of `sasl.oauthbearer.jwks.endpoint.url`. Raises ConfigError."""
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.path and not parts.netloc:
+        from urllib.request import url2pathname
+
         return FileKeys(url2pathname(parts.path))
     if parts.scheme == "https":
         return UrlKeys(url, clock, refresh_ms)

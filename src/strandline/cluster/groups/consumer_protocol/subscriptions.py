@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import re2
-
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -68,6 +66,8 @@ class TopicPattern:
 
 
 def _compiled(text: str) -> Any:
+    import re2  # on first use: with its runtime it takes 3 MB
+
     options = re2.Options()
     options.max_mem = MEMORY_BYTES_MAX
     options.never_capture = True
