@@ -25,8 +25,7 @@ from strandline.proto.tier import TieredSegment
 from strandline.proto.timers import Delayed, Pauses
 from strandline.replica.beginnings import Beginnings
 from strandline.replica.compaction import Compactor
-from strandline.replica.core.follower import FollowerCore
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core import FollowerCore, LeaderCore
 from strandline.replica.directories import Directories
 from strandline.replica.disk_health import DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD

@@ -40,11 +40,11 @@ QUICK = {
     "offsets.retention.check.interval.ms": "1000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
-"""A silent node is noticed after 3 s instead of 9, and what expires is looked for every second: more faults fit into a
-run, and a clock that is wrong for seconds counts. -X sets others."""
+"""Node settings of a run: a silent node is noticed after 3 s instead of 9, and expiration is checked every second, so
+that more faults fit into a run, and a clock that is wrong for seconds has an effect. -X overrides them."""
 
 ROLLING = "rolling-restart"
-"""The fault that is an operation too: it strikes in every run that has an operator."""
+"""Name of the fault that is also an operation: every run with an operator includes it."""
 
 DISK_BYTES_MIN = 192 << 20
 DISK_BYTES_A_MINUTE = 8 << 20
@@ -163,7 +163,7 @@ def _list(output: str, *, operations: bool) -> None:
 
 
 def _words(text: str, noun: str, known: Collection[str]) -> list[str]:
-    """Words between the commas. Raises BadParameter."""
+    """Words of a comma-separated option. Raises BadParameter for one that is not in `known`."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in known]
     if unknown or not words:
