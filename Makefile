@@ -12,8 +12,10 @@ PYTHONS ?= python3.12 python3.13 python3.14
 MATRIX_TESTS ?= tests/proto tests/log tests/replica tests/controller tests/client
 SEEDS ?= 200
 JOBS ?= 2
-# Tests of real processes wait for most of their time: one more at a time than there are jobs keeps the processors busy.
-WORKERS ?= $(shell expr $(JOBS) + 1)
+# Tests of real processes wait for most of their time: two more at a time than there are jobs keep the processors busy.
+# Among the long ones are some with a JVM or two each: one more.
+test: WORKERS ?= $(shell expr $(JOBS) + 2)
+test-long: WORKERS ?= $(shell expr $(JOBS) + 1)
 # Each node that a test or a demo starts would compile all of the package: half of the CPU of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -59,7 +61,7 @@ demo: setup
 	$(BIN)/strandline demo
 
 # By the seconds that each file took in the run that tests/durations.json keeps: quick ones first, slowest ones next.
-BY_TIME := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+BY_TIME = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: setup
 	$(BIN)/python -m pytest -q $(BY_TIME) --durations-to build/durations.json
@@ -83,7 +85,7 @@ matrix:
 	done
 
 # Each step on a core of its own; all of them are told of, not the first alone that fails.
-LINTED := src tests bench interop lab docs/*.py
+LINTED := src tests bench interop lab docs/*.py docs/examples
 STEPS := tests/test_citations.py tests/test_docs.py types style tests/test_tidy.py layers
 
 # Its seconds are for docs/measure.py.

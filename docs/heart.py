@@ -22,8 +22,10 @@ HEART = {
     ),
     "How a partition is replicated": (
         ("replica/states.py", "the words of the other files: roles, states, results of appends and reads"),
-        ("replica/core/leader.py", "the leader's rules: high watermark, ISR, and the effects that it returns"),
-        ("replica/core/follower.py", "the follower's rules, and the offset at which two logs part"),
+        (
+            "replica/core.py",
+            "the leader's rules (high watermark, ISR), the follower's, and the offset at which two logs part",
+        ),
         ("replica/shared.py", "what the partitions of a broker use together"),
         ("replica/partition.py", "one replica: its log, its core, and the requests that wait for them"),
         ("replica/partition_set.py", "the replicas of a broker: metadata change their roles"),

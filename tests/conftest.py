@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,8 @@ LONG = {
     "client/test_real_tails.py",
     "client/test_worked_examples.py",
     "chaos/live/test_run_restored.py",
+    "chaos/live/test_run_transactions.py::test_kafkas_copier_under_faults",
+    "chaos/live/test_run_transactions.py::test_librdkafka_in_transactions_under_faults",
     "hostile/test_mutated_requests.py",
     "hostile/test_slow_peers.py",
     "interop/test_applications.py",
@@ -256,6 +259,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files = durations.in_order(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
     rank = {file: number for number, file in enumerate(files)}
     items.sort(key=lambda item: rank[item.nodeid.partition("::")[0]])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Ten thousand tests and the modules that they import are objects that stay: no collection of garbage looks at
+    them, neither while they are made nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _is_long(item: pytest.Item) -> bool:

@@ -35,7 +35,7 @@ def test_the_walk_goes_from_the_producer_over_leader_and_followers_to_the_consum
     assert next(iter(files)) == "client/aio/producer.py"
     assert files["client/aio/consumer.py"] == ["client"]
     assert files["log/partition_log.py"] == ["leader", "follower"]
-    assert files["replica/core/leader.py"] == ["leader"]
+    assert files["replica/core.py"] == ["leader", "follower"]
 
 
 def test_the_walk_is_the_same_again(followed: Any) -> None:

@@ -29,7 +29,7 @@ from strandline.log.epochs import LeaderEpochs
 from strandline.proto.isr import AlterPartitionItem
 from strandline.proto.tasks import Signal
 from strandline.proto.timers import Delayed
-from strandline.replica.core.leader import FollowerProgress, LeaderCore
+from strandline.replica.core import FollowerProgress, LeaderCore
 from strandline.replica.fetcher import Fetcher, Following, Pieces
 from strandline.replica.leader_stream import CatchUp, FollowerLink
 from strandline.replica.partition import Partition, Watchers

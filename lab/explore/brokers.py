@@ -23,7 +23,7 @@ from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.timers import Delayed, Pauses
 from strandline.replica import frames
 from strandline.replica.beginnings import Beginnings
-from strandline.replica.core.leader import IsrProposal, LeaderCore, ProposeIsr
+from strandline.replica.core import IsrProposal, LeaderCore, ProposeIsr
 from strandline.replica.fetcher import Fetcher
 from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition

@@ -1,4 +1,4 @@
-"""Mutants of rules C5 and C16: what brokers say to each other about transactions."""
+"""Mutants of rules C5, C16, C28, C29 and C31: what brokers say to each other about transactions."""
 
 from __future__ import annotations
 
@@ -161,6 +161,18 @@ TABLE: tuple[Mutant, ...] = (
         "C29: a decision counts for the transaction that it was made of",
         never(),
         f"{_ASKED}::test_what_a_coordinator_says",
+    ),
+    one_change(
+        "nobody-asks-what-is-open-for-too-long",
+        "C31: a leader asks what became of a transaction that is open for too long (schedule 175)",
+        removed(),
+        f"{_LOST}::test_175_who_was_elected_uncleanly_dies_before_it_has_asked[holds]",
+    ),
+    one_change(
+        "open-transactions-are-asked-about-at-once",
+        "C31: a transaction is asked about once it is open for longer than any may be",
+        always(),
+        f"{_ASKED}::test_when_a_leader_asks",
     ),
     one_change(
         "markers-of-an-older-leadership-count",

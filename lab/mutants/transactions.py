@@ -1,4 +1,4 @@
-"""Mutants of rules C4, C14 and C15 (and one of rule A20): the coordinator of transactions."""
+"""Mutants of rules C4, C14, C15 and C30 (and one of rule A20): the coordinator of transactions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _DECISIONS = "tests/schedules/groups/test_decisions.py"
 _WIRE = "tests/cluster/broker/test_transactions_wire.py"
 _CONNECTIONS = "tests/cluster/transactions/test_connections.py"
 _TRANSACTIONS = "tests/cluster/transactions/test_transactions.py"
+_ADDITIONS = "tests/cluster/transactions/test_additions.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -152,6 +153,30 @@ TABLE: tuple[Mutant, ...] = (
         "C15: an id expires only where no transaction is open or being ended",
         dropped("value.state.is_over"),
         f"{_TRANSACTIONS}::test_c15_ids_expire_when_nobody_uses_them",
+    ),
+    one_change(
+        "an-addition-does-not-wait",
+        "C30: an addition waits for the change before it, and is written with others that do",
+        always(),
+        f"{_ADDITIONS}::test_leaders_that_add_while_one_is_written_are_written_together",
+    ),
+    one_change(
+        "what-waits-is-forgotten",
+        "C30: what waits for a change is judged when it has ended",
+        removed(),
+        f"{_ADDITIONS}::test_the_next_transaction_begins_once_the_one_before_is_complete",
+    ),
+    one_change(
+        "an-addition-waits-for-ever",
+        "C30: an addition waits for half a second",
+        removed(),
+        f"{_ADDITIONS}::test_what_has_waited_for_too_long_is_told",
+    ),
+    one_change(
+        "any-number-of-additions-waits",
+        "C30: so many additions of an id wait",
+        never(),
+        f"{_ADDITIONS}::test_so_many_wait",
     ),
     one_change(
         "older-connections-count",

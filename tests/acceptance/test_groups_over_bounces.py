@@ -1,6 +1,5 @@
 """Kafka's system test consumer_test, against three processes of ours: brokers and members of a group are stopped and
-started again. Members are librdkafka's, in both group protocols (in the classic one alone while
-brokers are rolled under members that are not static)."""
+started again. Members are librdkafka's, in both group protocols."""
 
 from __future__ import annotations
 
@@ -59,16 +58,17 @@ def counted_once(readers: Sequence[Reader], values: set[bytes]) -> None:
     assert (len(read), set(read)) == (len(values), values)
 
 
-def test_a_rolling_restart_of_brokers_rebalances_nobody(cluster: DevCluster) -> None:
+def test_a_rolling_restart_of_brokers_rebalances_nobody(cluster: DevCluster, protocol: str) -> None:
     """`test_broker_rolling_bounce`: the coordinator moves three times, and no member loses a partition."""
-    make_topic(cluster, "rolled", 6)
-    values = produce(cluster, "rolled", 6, 60)
+    name = f"rolled-{protocol}"
+    make_topic(cluster, name, 6)
+    values = produce(cluster, name, 6, 60)
     with ExitStack() as stack:
-        readers = members(stack, cluster, "rolled", 3, **PROTOCOLS["classic"])
+        readers = members(stack, cluster, name, 3, **PROTOCOLS[protocol])
         eventually(lambda: sizes(readers) == [2, 2, 2] and handled(readers) == values)
         before = [list(reader.events) for reader in readers]
         roll_brokers(cluster)
-        values |= produce(cluster, "rolled", 6, 60, "after")
+        values |= produce(cluster, name, 6, 60, "after")
         eventually(lambda: handled(readers) == values)
         assert [reader.events for reader in readers] == before
         counted_once(readers, values)

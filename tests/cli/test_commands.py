@@ -84,6 +84,9 @@ def test_a_topics_life(run: Run, topic: str) -> None:
     eventually(lambda: topic not in run("topic", "list").stdout)
     gone = run("topic", "describe", topic, expect=1)
     assert f"create it with: strandline topic create {topic} --partitions 3" in gone.stderr
+    own = run("topic", "delete", "__share_group_state", "--internal", "--yes", expect=1)
+    assert "no topic '__share_group_state'; the cluster makes this topic of its own" in own.stderr
+    assert "topic create" not in own.stderr
 
 
 def test_more_replicas_than_brokers(run: Run, topic: str) -> None:

@@ -21,8 +21,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, LeaderEpoch, NodeId, Offset, PartitionEpoch
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
-from strandline.replica.core.follower import FollowerCore, Truncate, Verdict, judge_fetch
-from strandline.replica.core.leader import LeaderCore, ProposeIsr
+from strandline.replica.core import FollowerCore, LeaderCore, ProposeIsr, Truncate, Verdict, judge_fetch
 from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState
 from tests.replica.model import Entry, Fetch, Replica, Reply
 

@@ -138,8 +138,8 @@ class Cluster:
         return self.brokers[self.controller.state(TP).leader]
 
 
-async def until(condition: Callable[[], bool], what: str = "", timeout_s: float = 10.0) -> None:
-    """Wait for a condition."""
+async def until(condition: Callable[[], bool], what: str = "", timeout_s: float = 60.0) -> None:
+    """Wait for a condition: long enough for a machine that has much else to do."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"never came true: {what or condition}"

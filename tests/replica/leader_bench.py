@@ -8,7 +8,7 @@ from uuid import UUID
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch
 from strandline.proto.isr import AlterPartitionOutcome
-from strandline.replica.core.leader import Committed, IsrProposal, LeaderCore, LeaderEffects, ProposeIsr
+from strandline.replica.core import Committed, IsrProposal, LeaderCore, LeaderEffects, ProposeIsr
 from strandline.replica.states import BrokerState, PartitionState
 from tests.replica.fake_controller import partition_state
 

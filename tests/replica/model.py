@@ -17,8 +17,17 @@ from uuid import UUID
 
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
-from strandline.replica.core.follower import FetchJudgement, FollowerCore, KeepLog, Verdict, judge_fetch
-from strandline.replica.core.leader import IsrChange, IsrProposal, LeaderCore, ProposeIsr
+from strandline.replica.core import (
+    FetchJudgement,
+    FollowerCore,
+    IsrChange,
+    IsrProposal,
+    KeepLog,
+    LeaderCore,
+    ProposeIsr,
+    Verdict,
+    judge_fetch,
+)
 from strandline.replica.states import BrokerState, PartitionState
 from tests.replica.fake_controller import FakeController, partition_state
 

@@ -9,7 +9,8 @@ import pytest
 
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import LeaderEpoch
-from strandline.replica.core.follower import (
+from strandline.replica.core import (
+    Committed,
     DeleteBefore,
     FetchJudgement,
     FollowerCore,
@@ -20,7 +21,6 @@ from strandline.replica.core.follower import (
     judge_fetch,
     truncation_offset,
 )
-from strandline.replica.core.leader import Committed
 from tests.replica.fake_controller import partition_state
 
 VALID = FetchJudgement(Verdict.VALID)

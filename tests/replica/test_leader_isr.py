@@ -8,7 +8,7 @@ import pytest
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import LeaderEpoch, PartitionEpoch
-from strandline.replica.core.leader import PROPOSAL_BACKOFF_MS, ProposeIsr
+from strandline.replica.core import PROPOSAL_BACKOFF_MS, ProposeIsr
 from strandline.replica.states import BrokerState
 from tests.replica.leader_bench import (
     LAG_MS,

@@ -7,7 +7,7 @@ import pytest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.transitions import next_state
-from strandline.replica.core.leader import Judgement, judge_answer
+from strandline.replica.core import Judgement, judge_answer
 from strandline.replica.states import TRANSITIONS, Role, RoleEvent
 
 

@@ -55,8 +55,12 @@ class FaultyRuns:
         """The topics, and so many records without keys in the source, each longer than its content by so many bytes."""
         for topic in (self.name, self.target):
             create(self.cluster.bootstrap, topic, PARTITIONS, 3)
+        self.fill(range(records), padding)
+
+    def fill(self, numbers: range, padding: int = 0) -> None:
+        """Records of these numbers in the source."""
         with Producer(self.cluster.bootstrap) as producer:
-            for number in range(records):
+            for number in numbers:
                 producer.send(self.name, content(number) + bytes(padding), partition=number % PARTITIONS)
 
     def run(self, at: int | str, way: str, *more: str, ends: bool | None = None) -> str:

@@ -27,7 +27,7 @@ _MODULES = (
 
 @cache
 def preload() -> None:
-    """A fifth of a short run went into importing schemas, anew in each fork."""
+    """Import the schemas and fill the caches; without it each fork spends a fifth of a short run on that."""
     for name in _MODULES:
         import_module(name)
     for api, version in _MESSAGES:

@@ -42,12 +42,12 @@ class Profiles:
         return self._home / "profiles" / f"{name}{_SUFFIX}"
 
     def names(self) -> list[str]:
-        """All there are, sorted."""
+        """Names of all profiles, sorted."""
         return sorted(path.name.removesuffix(_SUFFIX) for path in (self._home / "profiles").glob(f"*{_SUFFIX}"))
 
     @property
     def current(self) -> str | None:
-        """The one in use."""
+        """Name of the profile in use, or None."""
         try:
             return (self._home / "profile").read_text(encoding="utf-8").strip() or None
         except FileNotFoundError:
@@ -73,8 +73,8 @@ class Profiles:
             raise ConfigError("--profile", name, f"a file of text at {path} ({error.reason})") from None
 
     def save(self, name: str, settings: Mapping[str, str]) -> None:
-        """Write it; files keep their place in whichever directory commands run. Raises ConfigError for what a line
-        cannot hold."""
+        """Write a profile; relative paths of files are made absolute, so that they hold in any directory. Raises
+        ConfigError for a value that a line cannot hold."""
         settings = {key: _anchored(key, value) for key, value in settings.items()}
         for key, value in settings.items():
             if "\n" in value or "\r" in value or value.endswith("\\") or value != value.strip():
@@ -84,7 +84,7 @@ class Profiles:
         self._write(self.path(name), "".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def delete(self, name: str) -> None:
-        """Raises ConfigError if there is none."""
+        """Delete a profile. Raises ConfigError if there is none of that name."""
         self.load(name)
         self.path(name).unlink()
         if self.current == name:

@@ -36,10 +36,11 @@ from typing import Any
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.internal_topics import how_to_make
 
 
 class ClientError(StrandlineError):
-    """Something went wrong on this side of the wire, or on it."""
+    """A request failed in the client, or on its way to a broker or back."""
 
 
 class ClientTimeout(ClientError, TimeoutError):
@@ -212,17 +213,14 @@ class DeserializationFailed(ClientError):
 
 
 class UnknownTopic(KafkaError):
-    """The broker knows no such topic; the message holds the command that creates it."""
+    """The broker knows no such topic; the message holds the command that creates it, or that the cluster makes it."""
 
     retriable = False
     """Raised only once a grace period is over, in which a new topic reaches every broker."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        super().__init__(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"there is no topic {topic!r}; create it with: strandline topic create {topic} --partitions 3",
-        )
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}; {how_to_make(topic)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.topic,))
@@ -238,7 +236,7 @@ class AuthenticationFailed(KafkaError):
 
 
 class ManyErrors(ClientError):
-    """Some of several requests failed. `results` holds what succeeded, `errors` what did not, both by name."""
+    """Errors of several requests at once. `results` holds what succeeded, `errors` what failed, both by name."""
 
     def __init__(self, results: Mapping[Any, Any], errors: Mapping[Any, Exception]) -> None:
         self.results = dict(results)

@@ -426,7 +426,7 @@ class PartitionState:
 
     @property
     def is_sought_for(self) -> bool:
-        """Somebody is asked where to go on: nothing is fetched, and nothing else asked, meanwhile."""
+        """Whether the position is being looked up; until it is known, nothing is fetched and nothing else asked."""
         return self.resolving or self.placing  # schedule 106/begins-while-its-group-is-asked
 
     @property

@@ -217,7 +217,7 @@ class ThreadResults:
         return answer
 
     def listen(self, future: RecordFuture) -> None:
-        """Somebody waits for this one; call under `lock`."""
+        """Note that a thread waits for this future; call under `lock`."""
         if self.find(future._index) is None:
             self._listening[future._index] = future
 

@@ -124,7 +124,7 @@ class Transactions:
         self.begun = False
         """Whether the coordinator may know of the open transaction: it is to hear of the end."""
         self.cause: StrandlineError | None = None
-        """Why the transaction is ABORTABLE, or the producer FATAL."""
+        """Error that made the transaction ABORTABLE or the producer FATAL, or None."""
         self._trouble: StrandlineError | None = None
         """What the coordinator, or the way to it, failed with last, if it is tried again."""
         self._name = config.transactional_id

@@ -279,7 +279,7 @@ class DescribeReplicasRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """Soft state about one replica, with its age: -1s when it has never been reported to this controller."""
+    """Soft state about one replica, and its age; -1 where it was never reported to this controller."""
 
     topic: Annotated[str, 1]
     partition: Annotated[int, Int32(2)]

@@ -121,7 +121,7 @@ class CommandQueue:
         self._committed = state.image.offset
 
     def end(self) -> None:
-        """It no longer is: drop the state, fail what is unanswered."""
+        """Stop being the active controller: drop the state, and fail what is unanswered."""
         self._state = None  # rule A13/working-image-outlives-the-leadership
         self._epoch = -1
         commands, self._commands, self._unfinished = [*self._commands, *self._unfinished], deque(), []

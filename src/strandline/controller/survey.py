@@ -44,7 +44,7 @@ async def survey(rpc: Rpc, nodes: Mapping[NodeId, Endpoint]) -> Survey:
 
 
 async def why_no_voter(rpc: Rpc, node_id: NodeId, endpoint: Endpoint) -> str:
-    """Why that node, as it says itself, cannot be a voter that comes and goes; empty: it can."""
+    """Reason, by the node's own answer, that it cannot become a voter at run time, or ""."""
     answer = await _ask(rpc, node_id, endpoint)
     if isinstance(answer, str):
         return answer

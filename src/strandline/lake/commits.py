@@ -136,7 +136,7 @@ class State:
     covered: int = 0
     """Offsets of all ranges."""
     lost: int = 0
-    """Of them those that were deleted before anybody had read them."""
+    """Offsets, of those covered, whose records were deleted before anybody had read them."""
 
     @property
     def rows(self) -> int:

@@ -404,7 +404,8 @@ class Compaction:
             await self._turn(end - at, offset - begin)
 
     async def _turn(self, size: int, offsets: int) -> None:
-        """So much was handled: write what is to be written, and let others have their turn after a step."""
+        """Note progress of `size` bytes and `offsets`; flush output that is due, and yield to other tasks after each
+        step."""
         self._step_bytes += size
         self._step_offsets += offsets
         if self._writer is not None and self._writer.waiting_bytes >= WRITE_BYTES:
@@ -436,7 +437,7 @@ class Pace(Protocol):
     """How compaction shares the event loop."""
 
     async def __call__(self, size_bytes: int, /) -> None:
-        """So many bytes were read or written: others have their turn, and the rate is kept to."""
+        """Wait, after `size_bytes` were read or written, as long as the rate limit asks, and yield to other tasks."""
 
     async def during(self, wait: Awaitable[T], /) -> T:
         """What is waited for, while others have the loop."""
@@ -529,7 +530,7 @@ class CleanedSegment:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of batches that are not written yet."""
+        """Bytes of batches that are not written yet."""
         return len(self._batches)
 
     def take(self, header: BatchHeader, stays: Buffer | None) -> None:

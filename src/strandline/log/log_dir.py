@@ -143,7 +143,7 @@ class LogDir:
         self.on_full: Callable[[], None] = lambda: None
         """Called when a log that was to be made found no room."""
         self.failed = ""
-        """Why nothing here can be used any more in this life; empty: it can."""
+        """Reason the directory cannot be used until the next start, or ""."""
         self.rewriting: Rewriting | None = None
         """Files that this start wrote again; None where all that it read was on the disk."""
 

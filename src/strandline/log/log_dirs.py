@@ -90,7 +90,7 @@ class ReplicaDirectories:
         self._disk = disk
         self._path = f"{directory}/{FILE_NAME}"
         self.unwritten = False
-        """Something is noted here and not on the disk."""
+        """Whether a change noted in memory is not on the disk yet."""
         either = [_noted(entries) for entries in read_twice(disk, self._path, _parse, _ADVICE)]
         # rule B31/any-of-two-notes-counts
         newest = max(either, key=lambda noted: noted.number or math.inf, default=_Noted())
@@ -364,7 +364,7 @@ class LogDirs:
         return next((log_dir.logs[tp] for log_dir in self.dirs if tp in log_dir.logs), None)
 
     def damage_of(self, tp: TopicPartition) -> StrandlineError | None:
-        """Why a replica cannot be used, if it cannot: nothing is made in its place."""
+        """Error that makes a replica here unusable, or None. No new log is created in its place."""
         log_dir = self.dir_of(tp)
         if log_dir is None:
             return self._away.get(tp)

@@ -148,7 +148,7 @@ class LogState:
         truncation."""
         self.size_bytes = sum(segment.size for segment in parts.segments)
         self.failure: str | None = None
-        """Why nothing can be written any more."""
+        """Reason nothing can be written to the log any more, or None."""
         self.sync_pending = False
         """The Syncer's own mark: it stands in the next group already."""
         self.on_begun_anew: Callable[[], None] | None = None
@@ -262,7 +262,7 @@ class LogState:
 
     @property
     def needs_sync(self) -> bool:
-        """Something written is not known to be durable."""
+        """Whether something was written that is not known to be durable."""
         return not self.unsynced.is_clean
 
     def begin_sync(self) -> tuple[list[File], list[str]]:

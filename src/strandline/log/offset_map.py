@@ -1,4 +1,4 @@
-"""Where the last record of each key is, in bounded memory: what compaction knows while it goes over a log.
+"""The offset of the last record of each key, in bounded memory: what compaction knows while it goes over a log.
 
 The work is done by a compiled map (`_offsets.c`) where the installation could build it, else by its twin here, which is
 some thirty times slower, takes five times the memory for a key, and means the same.
@@ -49,11 +49,11 @@ Stays = Literal[True] | bytes | None
 class OffsetMap(Protocol):
     """key -> offset of its last record.
 
-    Of a key a digest of 16 bytes is kept, made with a secret of the map's own. Of two keys of one digest one would
-    vanish: nobody who does not know the secret can find such a pair, and chance takes 2^64 keys.
+    The map keeps a digest of 16 bytes for each key, made with a random secret. Of two keys with the same digest one
+    would be lost: without the secret nobody can find such a pair, and by chance it takes some 2^64 keys.
 
     Attributes:
-        keys_max: how many keys have room.
+        keys_max: number of keys that fit.
     """
 
     @property
@@ -62,19 +62,20 @@ class OffsetMap(Protocol):
     def __len__(self) -> int: ...
 
     def has_room(self, keys: int, /) -> bool:
-        """Whether so many more keys fit, all of them new."""
+        """Whether `keys` more keys fit, if all of them are new."""
 
     def put(self, key: bytes, offset: int, /) -> None:
-        """A record of `key`, later than all before. Raises MemoryError where it has no room."""
+        """Note that the latest record of `key` is at `offset`. Raises MemoryError if the map is full."""
 
     def latest(self, key: bytes, /) -> int:
         """Offset of the key's last record; -1 if there is none."""
 
     def note(self, records: Buffer, position: int, count: int, base_offset: int, base_timestamp: int, /) -> int:
-        """Put the keys of `count` records of one batch, the first of which begins at `position`; where they end.
+        """Put the keys of `count` records of one batch, the first of which begins at `position`. Returns the position
+        behind the last of them.
 
         Raises:
-            ValueError: a record does not parse; those before it are put.
+            ValueError: a record does not parse; the keys of those before it are put.
         """
 
     def keep(
@@ -88,14 +89,14 @@ class OffsetMap(Protocol):
         tombstones_go: bool,
         /,
     ) -> tuple[int, int, int, int, int]:
-        """Add to `out` what stays of `count` records, byte by byte: what has no key, or no later record of its key.
+        """Append to `out` the records of `count` that stay, unchanged: those without a key, and the latest of each key.
 
         Returns:
             where they end; how many stay, and how many of these have no value; how many tombstones went that nothing
             superseded (none unless `tombstones_go`); the largest timestamp of what stays, -(2^63) if nothing does.
 
         Raises:
-            ValueError: a record does not parse; what `out` has got is of no use.
+            ValueError: a record does not parse; the contents of `out` are undefined.
         """
 
     def note_batches(
@@ -109,13 +110,12 @@ class OffsetMap(Protocol):
         crc32c: Checksum,
         /,
     ) -> tuple[int, int]:
-        """Put the keys of a run of batches: of those that begin below `until` from the byte `position` on, the first
-        of them at `offset`. What ends below `first_dirty` is passed over.
+        """Put the keys of a run of batches from the byte `position` on, where `offset` begins: of batches that begin
+        below the offset `until`. Batches that end below `first_dirty` are skipped.
 
         The run ends before a batch that it does not take: one that does not follow, is not whole, does not hold its CRC
-        or does not parse; that is compressed, a marker, or of a transaction; whose keys have no room, or whose records
-        are more than are left of `count_max`. Of the last keys of it may be in the map: they are put again with the
-        batch.
+        or does not parse; that is compressed, a marker, or of a transaction; whose keys do not fit, or whose records
+        are more than are left of `count_max`. Some keys of that batch may be in the map: they are put again with it.
 
         Returns:
             where the run ended, and the offset that follows.
@@ -124,7 +124,7 @@ class OffsetMap(Protocol):
     def keep_batches(
         self, data: Buffer, position: int, offset: int, until: int, count_max: int, crc32c: Checksum, /
     ) -> tuple[int, int, list[Stays]]:
-        """What stays of each batch of such a run. An empty batch does not stay.
+        """Verdicts on the batches of a run (see `note_batches`). An empty batch does not stay.
 
         The run ends before a batch as `note_batches` says it, before one that has a delete horizon (KIP-534), and
         before one with a tombstone that stays, and for which the time begins to count.
@@ -135,7 +135,7 @@ class OffsetMap(Protocol):
 
 
 class PythonOffsetMap:
-    """The twin: see `OffsetMap` for what its methods mean."""
+    """`OffsetMap` in Python, for installations without the compiled one."""
 
     __slots__ = ("_offsets", "_secret", "keys_max")
 
@@ -248,7 +248,7 @@ class PythonOffsetMap:
 
 
 def is_of_a_transaction(header: BatchHeader) -> bool:
-    """Whether more than its own records say what it counts for; or it is a marker."""
+    """Whether the batch is part of a transaction, or a marker: other batches decide whether its records count."""
     return header.is_control or header.is_transactional
 
 
@@ -290,7 +290,7 @@ def _walk(records: Buffer, position: int, count: int, base_offset: int, base_tim
 
 
 def _whole(data: Buffer, position: int, offset: int, crc32c: Checksum) -> BatchHeader | None:
-    """The batch that stands there, where it is whole, holds its CRC, and begins at `offset`."""
+    """Header of the batch at `position`; None unless it is whole, begins at `offset` and matches its CRC."""
     left = len(data) - position
     if position < 0 or left < HEADER_SIZE:
         return None
@@ -316,7 +316,7 @@ def _walk_batch(data: Buffer, position: int, header: BatchHeader) -> Iterator[_F
 
 
 def _without(batch: memoryview, header: BatchHeader, stay: list[_Found], crc32c: Checksum) -> bytes | None:
-    """The batch with these of its records alone."""
+    """The batch with the records in `stay` alone."""
     if not stay:
         return None
     out = bytearray(batch[:HEADER_SIZE])

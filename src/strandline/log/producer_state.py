@@ -186,11 +186,11 @@ class ProducerEntry:
         self.batches: list[ProducerBatch] = []
         self.last_seen_ms = -1
         self.last_timestamp_ms = -1
-        """Of its newest batch or marker."""
+        """Timestamp of the producer's newest batch or marker, in milliseconds."""
         self.coordinator_epoch = -1
-        """Of its last marker; -1: none is known."""
+        """Coordinator epoch of the producer's last marker; -1 if none is known."""
         self.marker_offset = -1
-        """Of the same, where this process has met it."""
+        """Offset of the producer's last marker, if this process has met it; else -1."""
         self.transaction_start = -1
         """First offset of its open transaction; -1: none is open."""
 
@@ -214,7 +214,7 @@ class EndedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of its marker."""
+    """Offset of the transaction's marker."""
 
 
 class ProducerStates:
@@ -500,7 +500,7 @@ class ProducerStates:
         return min(first, next(iter(self.open.values()), high_watermark), high_watermark)
 
     def open_transactions(self) -> list[OpenTransaction]:
-        """Those whose marker has not come, oldest first."""
+        """Transactions whose marker has not come, oldest first."""
         entries = (self._entries[producer_id] for producer_id in self.open)
         return [
             OpenTransaction(

@@ -485,7 +485,7 @@ class Descriptors(Protocol):
     """The disk that a file is of."""
 
     poison: DiskPoisoned | None
-    """Why nothing on the disk is written any more."""
+    """Reason nothing on the disk can be written any more, or None."""
     waits_for: str
     """The file in a call of which the event loop's thread is, for whoever watches it from outside."""
     calls: int

@@ -289,7 +289,7 @@ class _Opening:
         return self.snapshots.load(self.segments, self.log_end_offset, self.now_ms)
 
     def _index_aborted(self) -> None:
-        """Those of segments that were read, or whose other indexes were missing."""
+        """Build the index of aborted transactions for segments that were read, or whose other indexes were missing."""
         for segment in self.segments:
             if segment in self._reindexed:  # rule C10/aborted-transactions-are-forgotten-by-a-start
                 rebuild_aborted(self.snapshots, self.segments, segment, self.now_ms)

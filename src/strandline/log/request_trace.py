@@ -112,7 +112,7 @@ class RequestTrace:
                     traced.syncing_ms = now_ms
 
     def sync_ended(self, logs: Iterable[SyncedLog]) -> None:
-        """It ended, and counts for these."""
+        """Note that the sync has ended, and made these logs durable."""
         now_ms = self._clock.monotonic_ms()
         for log in logs:
             tp, durable = log.topic_partition, log.durable_offset

@@ -52,7 +52,7 @@ class Rewriting:
         self._unsynced.append(file)
 
     def sync(self) -> None:
-        """Those that were written since the last call. Raises DiskError."""
+        """Sync the files that were written since the last call. Raises DiskError."""
         files = list(dict.fromkeys(self._unsynced))
         self._unsynced.clear()
         self._disk.sync_now(files)
@@ -125,7 +125,7 @@ def restore_names(disk: Disk, directory: str) -> None:
 
 
 def refusal(error: Exception, path: str) -> DiskError:
-    """Why a node does not start when what it was to rely on cannot be made durable."""
+    """Error that keeps a node from starting because what it relies on cannot be made durable."""
     if isinstance(error, DiskFull):
         return DiskFull(error.errno, f"there is no room to start in ({error}): make some, then start again", path)
     number = error.errno if isinstance(error, DiskError) else None

@@ -51,7 +51,8 @@ _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 
 ABORTED_MAX = 100
-"""So many aborted transactions are named as they overlap what was read; of more, those of which a batch was read."""
+"""Aborted transactions up to which a read names all that overlap it; of more, it names those with a batch in what was
+read."""
 
 VERIFICATIONS_MAX = 10_000
 """Verifications that one log remembers, the latest: about 2 MB."""
@@ -105,7 +106,7 @@ class AbortedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of its marker."""
+    """Offset of the transaction's marker."""
     last_stable_offset: int
     """The last stable offset behind the marker, had the marker been committed at once."""
 
@@ -119,7 +120,7 @@ class OpenTransaction(NamedTuple):
     last_timestamp_ms: int
     """Time of its newest batch; -1: not known."""
     coordinator_epoch: int
-    """Of the producer's last marker here; -1: none is known."""
+    """Coordinator epoch of the producer's last marker in this log; -1 if none is known."""
 
 
 class AbortedIndex:
@@ -198,7 +199,7 @@ def overlapping(indexes: Iterator[AbortedIndex], start: int, end: int) -> list[A
 
 
 def to_be_named(aborted: Sequence[AbortedTransaction], data: Buffer) -> Sequence[AbortedTransaction]:
-    """Those of `aborted`, which overlap what was read, that a reader of these batches is told of."""
+    """Aborted transactions of `aborted` that a reader of these batches must be told of."""
     if len(aborted) <= ABORTED_MAX:  # rule C22/transactions-without-a-batch-are-named
         return aborted
     writers = {header.producer_id for header, _ in iter_batches(data)}

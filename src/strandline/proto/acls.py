@@ -114,10 +114,11 @@ OPERATIONS_OF: dict[ResourceKind, tuple[Operation, ...]] = {
 bound, as in Kafka, and are asked by nobody."""
 
 PRINCIPAL_CHARS_MAX = 4096
-"""Of a principal, as long as the subject of a certificate may be."""
+"""Maximum characters of a principal: as long as the subject of a certificate may be."""
 
 NAME_CHARS_MAX = 1024
-"""Of a resource's name: topics have 249 at most, and names of groups and transactional ids are short as a rule."""
+"""Maximum characters of a resource's name: topics have 249 at most, and groups and transactional ids are mostly
+short."""
 
 HOST_CHARS_MAX = 256
 
@@ -147,7 +148,7 @@ class AclBinding:
         return f"{self.principal} {verb} {self.operation.name} {described(self.kind, self.pattern, self.name)}{where}"
 
     def covers(self, name: str) -> bool:
-        """It counts for the resource of this name (of its kind)."""
+        """Whether the pattern matches a resource of this name, kinds left aside."""
         if self.pattern is PatternType.PREFIXED:
             return name.startswith(self.name)
         return self.name in (name, WILDCARD)
@@ -217,7 +218,7 @@ def lacking(who: str, operation: Operation, resource: Resource) -> str:
 
 
 def binding_fault(binding: AclBinding) -> str:
-    """Why this cannot be an access control entry, as a sentence; "" if it can."""
+    """Reason the binding is not a valid access control entry, as a sentence, or ""."""
     if binding.kind in (ResourceKind.UNKNOWN, ResourceKind.ANY):
         return f"Invalid resourceType {binding.kind.name}"
     if binding.pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
@@ -250,7 +251,7 @@ def _text_fault(binding: AclBinding) -> str:
 
 
 def filter_fault(wanted: AclFilter) -> str:
-    """Why this cannot be a filter, as a sentence; "" if it can."""
+    """Reason the filter is invalid, as a sentence, or ""."""
     numbers: tuple[tuple[str, IntEnum], ...] = (
         ("resourceType", wanted.kind),
         ("patternType", wanted.pattern),

@@ -16,7 +16,7 @@ BROKER_HEADER = "broker"
 
 
 ATTEMPTS_SUFFIX = ".attempts"
-"""Of the file beside `audit.log.path` that has every line but those of changes."""
+"""Suffix of the file beside `audit.log.path` that holds every line except those of changes."""
 
 LEFT_OUT = "left_out"
 """The event of a line that tells how many lines (`lines`) of which kind (`what`) came too fast and were left out."""

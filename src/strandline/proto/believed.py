@@ -17,7 +17,7 @@ JUMP_MS = 60_000
 """A wall clock that is set by less is believed: time servers do that."""
 
 BELIEVED_AFTER_MS = 24 * 3_600_000
-"""So long a wall clock that was set ahead by more has to stand before anything is deleted by it."""
+"""Milliseconds that a wall clock which was set ahead further must run before anything is deleted by it."""
 
 AWAY_MS = 24 * 3_600_000
 """A start at which the wall clock is further ahead of the last life's counts as a clock that was set ahead: most
@@ -90,7 +90,7 @@ class BelievedClock:
 
     @property
     def is_founded(self) -> bool:
-        """Something but the wall clock itself speaks for it: a life before, or others."""
+        """Whether anything but the wall clock itself confirms the time: a former life of the node, or other nodes."""
         return not self._is_told or self._last_ms is not None  # rule B32/an-unfounded-time-is-written-down
 
     def tell(self, others_ms: int) -> None:

@@ -25,5 +25,5 @@ def extra_of(module: str, command: str) -> str | None:
 
 
 def installing(extra: str) -> str:
-    """What to type."""
+    """Command that installs an extra, to be typed."""
     return f"pip install '.[{extra}]' in a checkout of Strandline (the extra {extra})"

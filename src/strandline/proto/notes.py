@@ -22,7 +22,7 @@ LINES_MAX = 50
 """Lines of one event in `LOG_MS`, whatever their kinds: 5 a second, some 100 MB a day."""
 
 TRACES_MAX = 5
-"""Those of them that carry a traceback."""
+"""Maximum lines with a traceback, of those in `LINES_MAX`."""
 
 EVENTS_MAX = 1_000
 """Events that `Flood` counts apart. Ours are some hundred; libraries' are told apart by their text without figures."""
@@ -47,7 +47,7 @@ class _Event:
         self.said_ms: dict[str, float] = {}
         self.unsaid: dict[str, int] = {}
         self.left_out = 0
-        """Of kinds that are not told apart any more."""
+        """Lines left out of kinds that are not told apart any more."""
 
     def is_due(self, kind: str, now_ms: float) -> bool:
         """Whether a line of this kind may be logged now; else it is counted."""

@@ -1,5 +1,4 @@
-"""Quotas of clients: whom they are for, their keys, and what a value may be (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599,
-KIP-612)."""
+"""Quotas of clients: entities, keys and valid values (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599, KIP-612)."""
 
 from __future__ import annotations
 
@@ -23,16 +22,16 @@ DEFAULT = ""
 empty; on the wire the default is null."""
 
 NAME_CHARS_MAX = 255
-"""Of a user, a client.id or an ip that has a quota, and of the names by which brokers remember who took what."""
+"""Maximum characters of a user, a client.id or an ip in a quota, and of names by which brokers remember usage."""
 
 
 class QuotaEntity(NamedTuple):
-    """Whom a quota is for: a user, a client.id, or both together; or an ip alone. `DEFAULT`: each that has none of its
-    own.
+    """Entity that has a quota: a user, a client.id, or both together; or an ip alone. `DEFAULT` stands for each entity
+    without a quota of its own.
 
     Attributes:
-        user: name of a principal, without its type; None: whoever it is.
-        client_id: None: whatever it is.
+        user: name of a principal, without its type; None for any.
+        client_id: None for any.
         ip: an address, as `strandline.proto.ids.address_of` writes it.
     """
 
@@ -51,11 +50,11 @@ class QuotaEntity(NamedTuple):
 
 
 class QuotaKey(StrEnum):
-    """What is bounded: a row a key. Each is a bound of every broker for itself.
+    """Keys of quotas, one row each. Every broker applies the bound on its own.
 
     Attributes:
         type: Kafka's type of the value, which travels as a double; INT and LONG are whole numbers up to their greatest.
-        of_ip: an address has it, and nobody else; others are of users and client.ids.
+        of_ip: whether it is a quota of an ip; all others are quotas of users and client.ids.
         bounds: what it bounds, for people.
         counted: what counts, and when.
     """
@@ -106,17 +105,17 @@ class QuotaKey(StrEnum):
 
 
 IP_KEYS = tuple(key for key in QuotaKey if key.of_ip)
-"""What an ip may have."""
+"""Keys of quotas that an ip may have."""
 
 CLIENT_KEYS = tuple(key for key in QuotaKey if not key.of_ip)
-"""What a user, a client.id, or both may have."""
+"""Keys of quotas that a user, a client.id, or both may have."""
 
 _WHOLE_MAX = {ConfigType.LONG: ("a LONG", INT64_MAX), ConfigType.INT: ("an INT", INT32_MAX)}
-"""Types of whole numbers, and their greatest."""
+"""Types of whole numbers, each with its article and its greatest value."""
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
-    """The entity of (type, name)s as on the wire.
+    """Entity of the (type, name) pairs of a request.
 
     Raises:
         KafkaError: INVALID_REQUEST, in Kafka's words where it has them.
@@ -139,7 +138,7 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
 
 
 def entity_fault(entity: QuotaEntity) -> str:
-    """Why there can be no quota for it, or ""."""
+    """Reason an entity cannot have quotas, or ""."""
     names = [name for name in entity if name is not None]
     if not names:
         return "Invalid empty client quota entity"
@@ -153,7 +152,7 @@ def entity_fault(entity: QuotaEntity) -> str:
 
 
 def _ip_fault(ip: str) -> str:
-    """In Kafka's words; it looks names up, once, and counts by what it found."""
+    """Reason the text is no address, in Kafka's words, or "". (Kafka looks a name up, once, and counts its address.)"""
     try:
         ip_address(ip)
     except ValueError:
@@ -162,7 +161,7 @@ def _ip_fault(ip: str) -> str:
 
 
 def value_fault(entity: QuotaEntity, key: str, value: float) -> str:
-    """Why this key of this entity cannot have this value, or ""."""
+    """Reason a quota of this entity cannot have this value, or ""."""
     allowed = CLIENT_KEYS if entity.ip is None else IP_KEYS  # rule A21/any-key-for-anybody
     if key not in allowed:
         whom = "a user or a client-id" if entity.ip is None else "an ip"

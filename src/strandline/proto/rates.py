@@ -60,7 +60,7 @@ class Rate:
         self._windows: deque[_Window] = deque()
 
     def record(self, value: float, now_ms: float) -> None:
-        """So much more was taken; less than 0 takes back what was recorded at this very time."""
+        """Add `value` to what was taken; a negative one takes back what was recorded at this very time."""
         window = self._current(now_ms)
         window.total += value
         window.last_ms = now_ms
@@ -97,7 +97,7 @@ class Rate:
         return 0.0 if rate <= limit else (rate - limit) / limit * self.span_ms(now_ms)
 
     def mean_throttle_ms(self, now_ms: float) -> float:
-        """Of the waits in all windows that are remembered."""
+        """Mean wait in milliseconds over all windows that are remembered."""
         self._forget(now_ms)
         count = sum(window.throttles for window in self._windows)
         return sum(window.throttled_ms for window in self._windows) / count if count else 0.0
@@ -135,7 +135,7 @@ class TokenBucket:
         self._last_ms = self._full_ms = 0.0
 
     def take(self, count: float, limit: float, now_ms: float) -> None:
-        """So many are gone; less than 0: given back."""
+        """Take `count` tokens; a negative count gives them back."""
         burst = limit * self._shape.memory_ms / 1000
         self._tokens = min(self.tokens(limit, now_ms) - count, burst)
         self._last_ms = now_ms

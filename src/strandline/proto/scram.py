@@ -50,14 +50,14 @@ ITERATIONS_BELIEVED_MAX = 1_000_000
 """What a client computes for a server that asks for it (half a second): a hostile one could ask for hours."""
 
 SALT_BYTES = 24
-"""Of the salts that are made here."""
+"""Bytes of salts made here."""
 
 SALT_BYTES_MAX = 1024
 
 NONCE_BITS = 192
 
 MESSAGE_BYTES_MAX = 8 * 1024
-"""Of one message of the exchange; an honest one has a few hundred."""
+"""Maximum bytes of one message of the exchange; an honest one has a few hundred."""
 
 _NO_BINDING = re.compile(r"[ny],(?:a=([^,]*))?,")
 

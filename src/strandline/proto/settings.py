@@ -34,7 +34,7 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 NUMBER_CHARS_MAX = 64
-"""Of a number's text: Kafka's longest default has 22, and a fraction without end is no value to keep."""
+"""Maximum characters of a number: Kafka's longest default has 22, and an endless fraction is not worth keeping."""
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
@@ -379,7 +379,7 @@ def word(
 def words(
     name: str, default: str, sentence: str, *choices: str, **columns: Unpack[Columns]
 ) -> Setting[tuple[str, ...]]:
-    """Some of a few words, each once."""
+    """Row of a setting whose value is a list of the words in `choices`, each at most once."""
     allowed = "a list of " + ", ".join(choices) + ", each once at most"
 
     def read(key: str, value: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Work in steps: a generator that stops where somebody else may have the loop, and returns what it made.
+"""Work in steps: generators that yield where other work may run on the event loop, and return their result.
 
-Who drives it decides whether anything comes between two steps. A step is of `ITEMS` items, so that work on fewer has
-one step alone.
+Whoever drives a generator decides whether other work runs between two steps. A step handles `ITEMS` items, so that
+fewer items are one step.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from functools import wraps
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 ITEMS = 250
-"""A tenth of a millisecond or some of them, by what is done with each."""
+"""Items in a step: it takes one to some tenths of a millisecond, by what is done with each."""
 
 FEW = 50
-"""Of items that take some microseconds each, up to twenty: a message's elements, what a request names."""
+"""Items in a step that take up to twenty microseconds each: elements of a message, things that a request names."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +25,7 @@ Steps = Generator[None, None, T]
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Do all of it, with nothing between."""
+    """Run all steps without a pause, and return their result."""
     while True:
         try:
             next(steps)
@@ -35,7 +35,7 @@ def at_once(steps: Steps[T]) -> T:
 
 
 def whole(steps: Callable[P, Steps[T]]) -> Callable[P, T]:
-    """The function that does all of it at once."""
+    """Make a plain function of a generator function: it runs all steps without a pause."""
 
     @wraps(steps)
     def function(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -45,7 +45,7 @@ def whole(steps: Callable[P, Steps[T]]) -> Callable[P, T]:
 
 
 class Pace:
-    """Counts the items of one work through loops within loops: a step is of `FEW` of them, wherever they stand."""
+    """Counts items over nested loops, so that a step ends after each `FEW` of them, in whichever loop."""
 
     __slots__ = ("_left",)
 
@@ -53,7 +53,7 @@ class Pace:
         self._left = FEW
 
     def is_due(self) -> bool:
-        """One more item is done; true where a step ends."""
+        """Count one more item; true if the step ends here."""
         self._left -= 1
         if self._left > 0:
             return False
@@ -62,7 +62,7 @@ class Pace:
 
 
 def each(make: Callable[[T], R], items: Iterable[T]) -> Steps[list[R]]:
-    """What `make` makes of each item, in order."""
+    """Results of `make` for each item, in order."""
     made: list[R] = []
     for number, item in enumerate(items, 1):
         made.append(make(item))
@@ -79,11 +79,10 @@ class Counted(Protocol[R_co]):
 
 
 class Mapped(Generic[R]):
-    """Items of an answer that are made as it is written, in the same steps: their number is known before.
+    """Items of a response that are made while it is written, in the same steps; their number is known before.
 
     Args:
-        make: called for each item, in order; where there are several sequences, with one item of each. They are equally
-            long.
+        make: called with each item, in order; with several sequences, which are equally long, with one item of each.
     """
 
     __slots__ = ("_items", "_make")
@@ -100,7 +99,7 @@ class Mapped(Generic[R]):
 
 
 def grouped(items: Iterable[tuple[K, T]]) -> Steps[dict[K, list[T]]]:
-    """The second of each pair by the first, both in order."""
+    """Group pairs: the second items of pairs by their first item, both in order of appearance."""
     groups: dict[K, list[T]] = {}
     for number, (key, item) in enumerate(items, 1):
         groups.setdefault(key, []).append(item)
@@ -110,8 +109,7 @@ def grouped(items: Iterable[tuple[K, T]]) -> Steps[dict[K, list[T]]]:
 
 
 def let_go(items: list[T]) -> Steps[None]:
-    """Empty a list that nobody needs any more: thousands of objects that end at once hold the loop as their making
-    would."""
+    """Empty a list in steps: to free thousands of objects at once would hold the event loop as long as to make them."""
     while len(items) > ITEMS:
         del items[-ITEMS:]
         yield
@@ -119,7 +117,7 @@ def let_go(items: list[T]) -> Steps[None]:
 
 
 def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The items of each step. None have no step."""
+    """Slices of `ITEMS` items, one for each step; no items, no slice."""
     if len(items) <= ITEMS:
         return iter((items,) if items else ())
     return (items[start : start + ITEMS] for start in range(0, len(items), ITEMS))

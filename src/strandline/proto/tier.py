@@ -68,12 +68,12 @@ class TieredSegment:
 
     @property
     def first_epoch(self) -> LeaderEpoch:
-        """Of its first record."""
+        """Leader epoch of the segment's first record."""
         return self.epochs[0].epoch
 
     @property
     def last_epoch(self) -> LeaderEpoch:
-        """Of its last record."""
+        """Leader epoch of the segment's last record."""
         return self.epochs[-1].epoch
 
 
@@ -100,7 +100,7 @@ class Tier:
 
     @property
     def size_bytes(self) -> int:
-        """Of all segments."""
+        """Bytes of all segments together."""
         return sum(segment.size_bytes for segment in self.segments)
 
     def find(self, offset: int) -> TieredSegment | None:

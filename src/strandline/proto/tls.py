@@ -33,7 +33,7 @@ VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 SANE_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2, where `ssl.cipher.suites` says nothing: forward secrecy and authenticated encryption, as with TLS 1.3."""
+"""Ciphers of TLS 1.2 unless `ssl.cipher.suites` is set: forward secrecy and authenticated encryption, as in TLS 1.3."""
 
 _BEGIN = "-----BEGIN "
 _BEGIN_CERTIFICATE, _END_CERTIFICATE = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"

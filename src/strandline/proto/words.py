@@ -19,6 +19,6 @@ def no_effect(reason: str, met: str) -> str:
 
 
 def without_effect(documentation: str | None, value: str | None) -> str:
-    """Why this value of a setting with that documentation does nothing; empty where it does what it says."""
+    """Reason a setting's value has no effect, by its documentation, or ""."""
     found = _NO_EFFECT.search(documentation or "")
     return "" if found is None or (value or "") == (found["met"] or "") else found["reason"]

@@ -20,8 +20,7 @@ from strandline.proto.marks import mark
 from strandline.proto.ports import Rng, Rpc, RpcError, RpcRejected, Stream
 from strandline.proto.tasks import Report, Signal, end, spawn
 from strandline.replica import frames
-from strandline.replica.core.follower import Cut, FollowerCore, FollowerEffects, KeepLog, Truncate
-from strandline.replica.core.leader import Committed
+from strandline.replica.core import Committed, Cut, FollowerCore, FollowerEffects, KeepLog, Truncate
 from strandline.replica.partition import Partition
 from strandline.replica.rot import TRY_AGAIN_MS
 from strandline.replica.shared import Shared

@@ -14,7 +14,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcError
 from strandline.proto.tasks import Report, spawn
-from strandline.replica.core.leader import IsrProposal, ProposeIsr
+from strandline.replica.core import IsrProposal, ProposeIsr
 
 log = structlog.get_logger("strandline.replica")
 

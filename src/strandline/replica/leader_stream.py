@@ -22,8 +22,7 @@ from strandline.proto.marks import mark
 from strandline.proto.ports import RpcError, Stream
 from strandline.proto.tasks import Report, Signal, end, spawn
 from strandline.replica import frames
-from strandline.replica.core.follower import Verdict, judge_fetch
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core import LeaderCore, Verdict, judge_fetch
 from strandline.replica.partition import Partition, Subscription
 from strandline.replica.shared import Shared
 

@@ -25,8 +25,7 @@ from strandline.proto.tier import TieredSegment
 from strandline.proto.timers import Delayed, Pauses
 from strandline.replica.beginnings import Beginnings
 from strandline.replica.compaction import Compactor
-from strandline.replica.core.follower import FollowerCore
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core import FollowerCore, LeaderCore
 from strandline.replica.directories import Directories
 from strandline.replica.disk_health import DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
@@ -582,6 +581,14 @@ class ReplicaManager:
         """Every hosted partition."""
         now_ms = self._shared.clock.monotonic_ms()
         return [partition.status(now_ms) for partition in self._partitions.values()]
+
+    def with_open_transactions(self) -> list[Partition]:
+        """Led partitions in which a transaction is open."""
+        return [
+            partition
+            for partition in self._partitions.values()
+            if partition.leader is not None and partition.log is not None and partition.log.producers.open
+        ]
 
     def lost_leaders(self, within_ms: float) -> list[NodeId]:
         """Leaders followed here whose stream broke in the last `within_ms` and could not be opened again: they may be

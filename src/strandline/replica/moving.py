@@ -38,7 +38,7 @@ HELD_BYTES = 4 << 20
 """The most that is copied while the partition is held; if more has come meanwhile the copy goes on first."""
 
 SYNC_BYTES = 32 << 20
-"""So much is copied between two syncs: the last one, for which the partition is held, has little left."""
+"""Bytes copied between two syncs, so that the last sync, for which the partition is held, is short."""
 
 WAIT_MS = 500
 """A copy that cannot go on (rot in the log, a disk that is busy, a swap of segments) is tried again after that."""

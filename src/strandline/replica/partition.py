@@ -18,9 +18,9 @@ from strandline.proto.isr import AlterPartitionOutcome
 from strandline.proto.marks import mark
 from strandline.proto.transitions import next_state
 from strandline.replica import frames
-from strandline.replica.core.follower import FollowerCore
-from strandline.replica.core.leader import (
+from strandline.replica.core import (
     Committed,
+    FollowerCore,
     FollowerProgress,
     IsrCommitted,
     IsrProposal,

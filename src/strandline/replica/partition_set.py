@@ -16,8 +16,7 @@ from strandline.proto.errors import CorruptLogError, KafkaError, NoSpaceLeft, St
 from strandline.proto.ids import NO_NODE, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.tasks import spawn
-from strandline.replica.core.follower import FollowerCore
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core import FollowerCore, LeaderCore
 from strandline.replica.partition import Partition
 from strandline.replica.shared import Shared
 from strandline.replica.states import BrokerState, PartitionState, Role
@@ -31,7 +30,8 @@ MAKING_MS = 20.0
 0.02 ms some hundred."""
 
 RESTING_MS = 10.0
-"""So long the loop belongs to others before more are made: an answer takes several turns."""
+"""Milliseconds left to other work of the event loop between two steps of creating logs: a response takes several
+turns."""
 
 
 class PartitionSet:

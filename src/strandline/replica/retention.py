@@ -3,9 +3,9 @@
 The leader alone decides, and followers raise their log starts with its: the replicas of a partition begin at one
 offset, whatever their clocks say and wherever their segments end. (In Kafka each replica decides for itself.)
 
-Of a partition whose older part lies in the object store (KIP-405) `retention.ms` and `retention.bytes` are for the
-whole, `local.retention.ms` and `local.retention.bytes` for what is on the disks, of which nothing goes that was not
-copied.
+In a partition whose older part is in the object store (KIP-405), `retention.ms` and `retention.bytes` apply to the
+whole, `local.retention.ms` and `local.retention.bytes` to what is on the disks, of which nothing is deleted before it
+was copied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from strandline.replica.shared import Shared
 log = structlog.get_logger("strandline.replica")
 
 FIRST_CHECK_MS = 30_000
-"""The first pass, after the start (Kafka's log.initial.task.delay.ms), unless passes are more frequent than that."""
+"""Longest time from the start to the first pass, in milliseconds (Kafka's log.initial.task.delay.ms)."""
 
 
 class Retention:
@@ -48,7 +48,7 @@ class Retention:
         believed: BelievedClock,
         raise_tier_start: Callable[[Partition, int], None],
     ) -> None:
-        """`raise_tier_start(partition, offset)`: the object store need not keep what lies below."""
+        """`raise_tier_start(partition, offset)` is called when the tier need not keep records below the offset."""
         self._shared = shared
         self._partitions = partitions
         self._log_dir = log_dir
@@ -56,21 +56,21 @@ class Retention:
         self._raise_tier_start = raise_tier_start
         self._ahead_told = False
         self._undated: dict[Partition, dict[UUID, float]] = {}
-        """When each tiered segment was first seen whose records do not say how old they are (monotonic)."""
+        """Monotonic time, in milliseconds, at which each tiered segment without usable timestamps was first seen."""
         self._read_clock()
         interval_ms = shared.config.retention_check_interval_ms
         self._next_ms = shared.clock.monotonic_ms() + min(FIRST_CHECK_MS, interval_ms)
         self._pass: asyncio.Task[None] | None = None
 
     def look(self, now_ms: float) -> None:
-        """Time passed (monotonic): begin a pass if one is due and none is under way."""
+        """Begin a pass if one is due at the monotonic time `now_ms`, and none is under way."""
         self._read_clock()
         if now_ms >= self._next_ms and self._pass is None:
             self._next_ms = now_ms + self._shared.config.retention_check_interval_ms
             self._pass = spawn(self._expire_all(), self._shared.on_fatal)
 
     def stop(self) -> None:
-        """Delete nothing more."""
+        """Stop deleting."""
         if self._pass is not None:
             self._pass.cancel()
 
@@ -142,7 +142,7 @@ class Retention:
         partition.raise_log_start(expired.offset)
 
     def _expire_tier(self, partition: Partition, plog: PartitionLog, now: Now) -> None:
-        """The part in the object store goes first, for it is the older one."""
+        """Delete expired segments of the object store, which hold the oldest records."""
         tier, config = partition.state.tier, partition.state.log_config
         undated = [one.segment_id for one in tier.segments if not 0 <= one.max_timestamp_ms <= now.wall_ms]
         before = self._undated.get(partition, {})
@@ -154,12 +154,12 @@ class Retention:
 
 
 def keep_whole(config: LogConfig) -> Keep:
-    """Bounds of what is kept of a partition."""
+    """Retention bounds of a whole partition."""
     return Keep(config.retention_ms, config.retention_bytes)
 
 
 def keep_local(config: LogConfig, tier: Tier) -> Keep:
-    """Bounds of what is kept on the disks of a partition of which `tier` was copied."""
+    """Retention bounds of the disks for a partition of which `tier` was copied."""
     copied_to = tier.end_offset if tier.segments else 0  # rule B22/local-retention-takes-what-was-not-copied
     return Keep(config.local_retention_ms, config.local_retention_bytes, "local.", copied_to)
 

@@ -26,18 +26,18 @@ class Shared:
     Attributes:
         believed: wall time for whatever expires, and for stamps.
         broker_epoch: names this process's registration, once it has one.
-        config: replaced, before the first partition is hosted, when the metadata say what the flush policy is; and
-            when settings of the upkeep change.
-        pauses: pauses whose length goes by `config`, woken when it was replaced.
-        isr_changes: takes proposals to the controller.
-        directories: make logs durable, each those in it (`Partition.synced` is called by way of the manager), and
-            checkpoints; they know where room is.
-        watermarks: tells followers of a risen high watermark, if no data went along meanwhile.
-        leader_throttle, follower_throttle: what throttled replicas are sent, and fetch.
-        beginnings: bring logs that begin behind the tier the producers of what is there.
-        rot: hears of batches on the disk that are not what was written.
-        on_change: the controller is to hear at once of something that heartbeats say.
-        on_fatal: the node has to stop.
+        config: settings of the replicas. A new object replaces it when metadata set the flush policy, which is before
+            the first partition is hosted, and when a setting of the upkeep changes.
+        pauses: pauses whose length depends on `config`; they end early when it is replaced.
+        isr_changes: sends ISR proposals to the controller.
+        directories: the log directories. Each syncs its logs (`Partition.synced` is called through the manager),
+            writes its checkpoints and knows its free space.
+        watermarks: sends a risen high watermark to followers to which no data is sent meanwhile.
+        leader_throttle, follower_throttle: rates at which throttled replicas are sent to, and fetch.
+        beginnings: loads the producer states of logs that begin behind their tiered part.
+        rot: is told of batches that were read and are not as they were written.
+        on_change: called when the next heartbeat has something new for the controller, which should go out at once.
+        on_fatal: called with the error after which the node has to stop.
     """
 
     node_id: NodeId

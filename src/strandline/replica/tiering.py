@@ -34,7 +34,7 @@ from strandline.proto.marks import mark
 from strandline.proto.ports import Rng
 from strandline.proto.tasks import spawn
 from strandline.proto.tier import AS_IT_IS, Tier, TierChange, TieredSegment, TierOutcome
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core import LeaderCore
 from strandline.replica.partition import Partition
 from strandline.replica.shared import Shared
 from strandline.replica.states import PartitionState

@@ -1,4 +1,4 @@
-"""What has to be looked after now and then: one timer for every partition and stream of the broker."""
+"""Periodic work of a broker's replicas: one timer for every partition and stream."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from strandline.replica.streams import Streams
 from strandline.replica.tiering import Tiering
 
 SWEEP_INTERVAL_MS = 1_000
-"""Lagging followers, silent streams and cancelled appends are looked for this often: their limits are seconds."""
+"""Milliseconds between two searches for lagging followers, silent streams and cancelled appends: their limits are
+seconds."""
 
 
 class Upkeep:
-    """Sweeps leaders for who lags, streams for who is silent, looks for room on the disk and for what retention
-    takes or the object store gets, writes high watermarks down, and removes strays."""
+    """Finds lagging followers and silent streams, checks free space, applies retention, hands segments to the object
+    store, checkpoints high watermarks, and removes strays."""
 
     def __init__(
         self,
@@ -42,11 +43,11 @@ class Upkeep:
         self._checkpointed_ms = shared.clock.monotonic_ms()
 
     def start(self) -> None:
-        """Sweep from now on."""
+        """Begin the periodic work."""
         self._timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_MS / 1000, self._sweep)
 
     def stop(self) -> None:
-        """Sweep no more."""
+        """End the periodic work."""
         if self._timer is not None:
             self._timer.cancel()
         self._retention.stop()
@@ -88,8 +89,8 @@ class Upkeep:
         self._directories.write_last_checkpoints(self._high_watermarks())
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
-        """High watermarks to be written down. One that is too low after a crash costs nothing but a moment after an
-        election; those of logs that are not hosted (yet) are kept."""
+        """High watermarks for the checkpoint, by partition. One that is too low after a crash only delays reads for a
+        moment after an election; those of logs that are not hosted, or not yet, are kept."""
         known: dict[TopicPartition, int] = {}
         for directory in self._directories.usable:
             known.update(directory.log_dir.high_watermarks)

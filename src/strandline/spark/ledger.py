@@ -228,7 +228,7 @@ class Ledger:
         return future.result().offset + 1
 
     def _entries(self, query: str, start: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Of this query alone: a first epoch comes past all of the others'."""
+        """Entries of one query, with their offsets; those of other queries between them are skipped."""
         if self._reader is None:
             self._reader = RangeReader(self._bootstrap, **self._settings)
         mine = query.encode()

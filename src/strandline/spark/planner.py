@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from strandline.client.types import EpochEnd
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.internal_topics import how_to_make
 from strandline.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -265,8 +266,7 @@ def select_partitions(
     else:
         missing = [topic for topic in options.topics or () if topic not in counts]
         if missing and not missing_ok:
-            create = f"create it with: strandline topic create {missing[0]}"
-            raise ConfigError("subscribe", ",".join(missing), f"topics that exist; {create}")
+            raise ConfigError("subscribe", ",".join(missing), f"topics that exist; {how_to_make(missing[0])}")
         topics = [topic for topic in options.topics or () if topic in counts]
     return [TopicPartition(topic, index) for topic in topics for index in range(counts[topic])]
 

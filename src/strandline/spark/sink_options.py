@@ -110,12 +110,12 @@ class SinkOptions(Settings, scope=Scope.SPARK_SINK):
 
     @property
     def reader_settings(self) -> Mapping[str, Any]:
-        """Those of them that a consumer has too."""
+        """The client settings that a consumer has too."""
         return self._shared(ConsumerConfig)
 
     @property
     def admin_settings(self) -> Mapping[str, Any]:
-        """Those of them that every client has."""
+        """The client settings that every client has."""
         return self._shared(CommonConfig)
 
     def _shared(self, kind: type[CommonConfig]) -> Mapping[str, Any]:

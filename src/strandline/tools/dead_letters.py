@@ -96,7 +96,7 @@ def own_headers(record: ConsumerRecord) -> tuple[Header, ...]:
 
 
 def parse_dead_letter(record: ConsumerRecord) -> DeadLetter | None:
-    """None: it was not written by `strandline.tools.handling`."""
+    """Parse a record of a dead-letter topic; None if `strandline.tools.handling` did not write it."""
     facts = {
         name.removeprefix(PREFIX): (value or b"").decode(errors="replace")
         for name, value in record.headers

@@ -52,7 +52,7 @@ class ReplicaSize:
     bytes: int
     lag_records: int
     bytes_a_day: float | None
-    """None: not known."""
+    """Bytes written per day; None if unknown."""
     known_at_ms: int | None = None
     """Time from which the growth will be known, as far as that is sure: the log is too young."""
 

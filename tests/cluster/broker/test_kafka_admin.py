@@ -307,6 +307,8 @@ def test_describe_log_dirs(tmp_path: Path, version: int) -> None:
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         node.create_topic("t", 2)
         node.create_topic("u")
+        await node.led("t")
+        await node.led("u")
         size = len(await produce_one(client, "t"))
         answer = await client.ask("describe_log_dirs", version, topics=None)
         [directory] = answer.results

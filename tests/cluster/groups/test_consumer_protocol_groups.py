@@ -20,6 +20,7 @@ from strandline.cluster.groups.consumer_protocol.commands import TopicsChanged
 from strandline.cluster.groups.consumer_protocol.group import ConsumerGroupState
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.internal_topics import INTERNAL_TOPICS
 
 T = topic_id_of("t")
 
@@ -367,7 +368,7 @@ def test_topics_that_change_while_nobody_coordinates() -> None:
 
 def test_subscriptions_change() -> None:
     """By name and by pattern; an empty pattern takes it back. Internal topics are not matched by a pattern."""
-    driver = Driver(topics={"t": 2, "t-2": 2, "x": 1, "__consumer_offsets": 5})
+    driver = Driver(topics={"t": 2, "t-2": 2, "x": 1, **dict.fromkeys(INTERNAL_TOPICS, 5)})
     (member,) = members(driver, 1, topics=())
     member.beat(regex="t.*")
     assert (member.numbers("t"), member.numbers("t-2")) == ((0, 1), (0, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,8 @@ from transaction_case import ID, T0, T1, Driver
 
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
 from strandline.cluster.transactions.commands import FindOutcomes, InitProducer, Outcome
-from strandline.cluster.transactions.lost_markers import LostMarkers
+from strandline.cluster.transactions.config import TransactionConfig
+from strandline.cluster.transactions.lost_markers import GRACE_MS, LostMarkers
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import TRANSACTION_TOPIC
 from strandline.controller.metadata.image import MetadataImage
@@ -119,7 +121,7 @@ def test_a_coordinator_that_is_away_is_waited_for() -> None:
         other = Coordinator()
 
         def made(node: NodeId, coordinator: Coordinator, two: Endpoint) -> LostMarkers:
-            parts: dict[str, Any] = {"replicas": None, "writer": None, "report": None}
+            parts: dict[str, Any] = dict.fromkeys(("replicas", "writer", "clock", "config", "report"))
             return LostMarkers(node, coordinator=coordinator, image=lambda: image(two), rpc=rpc, **parts)
 
         found = [OpenTransaction(7, 3, 0, -1, -1)]
@@ -137,5 +139,48 @@ def test_a_coordinator_that_is_away_is_waited_for() -> None:
         finally:
             await server.close()
             await rpc.close()
+
+    asyncio.run(main())
+
+
+class Led:
+    """A partition that this broker leads, with these open transactions."""
+
+    def __init__(self, *found: OpenTransaction) -> None:
+        self.found = list(found)
+        self.topic_partition = T0
+        self.leader = object()
+        self.state = SimpleNamespace(leader_epoch=LeaderEpoch(4), recovering=False)
+        self.log = SimpleNamespace(
+            open_transactions=lambda: self.found, producers=SimpleNamespace(unsettled=set[int]())
+        )
+
+
+def test_when_a_leader_asks() -> None:
+    """Once a transaction has been open in its leadership for longer than any may be; of each by its own time."""
+
+    async def main() -> None:
+        one, two = OpenTransaction(7, 3, 0, -1, -1), OpenTransaction(8, 0, 5, -1, -1)
+        led = Led(one)
+        replicas = SimpleNamespace(with_open_transactions=lambda: [led], partition=lambda _tp: led)
+        clock = SimpleNamespace(now_ms=1_000.0)
+        parts: dict[str, Any] = {
+            "replicas": replicas, "writer": None, "report": None, "config": TransactionConfig({}),
+            "clock": SimpleNamespace(monotonic_ms=lambda: clock.now_ms), "rpc": None,
+        }  # fmt: skip
+        empty = MetadataImage("c")
+        asking = LostMarkers(ONE, coordinator=Coordinator(), image=lambda: empty, **parts)
+        too_long_ms = TransactionConfig({}).max_timeout_ms + GRACE_MS
+        asking._look_for_hanging()
+        clock.now_ms += too_long_ms / 2
+        led.found.append(two)
+        asking._look_for_hanging()
+        clock.now_ms += too_long_ms / 2 - 1
+        asking._look_for_hanging()
+        assert led.log.producers.unsettled == set()
+        clock.now_ms += 1
+        asking._look_for_hanging()
+        assert led.log.producers.unsettled == {7}
+        asking.close()
 
     asyncio.run(main())

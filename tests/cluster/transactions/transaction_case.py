@@ -18,7 +18,7 @@ from strandline.cluster.transactions.commands import (
     VerifyPartitions,
 )
 from strandline.cluster.transactions.config import TransactionConfig
-from strandline.cluster.transactions.shard import TransactionShard
+from strandline.cluster.transactions.shard import ADDITION_WAIT_MS, TransactionShard
 from strandline.proto.believed import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -212,7 +212,12 @@ class Driver:
         return self.code(InitProducer(ID, 60_000, *(producer or (-1, -1))))
 
     def add(self, producer: Producer, *partitions: TopicPartition) -> ErrorCode:
-        return self.code(AddPartitions(ID, *producer, frozenset(partitions or (T0,))))
+        """The error of the answer, for which the time goes by in which an addition waits."""
+        asked = self.ask(AddPartitions(ID, *producer, frozenset(partitions or (T0,))))
+        if asked not in self.answers:
+            self.pass_ms(ADDITION_WAIT_MS)
+        answer = self.answers[asked]
+        return answer.code if isinstance(answer, KafkaError) else ErrorCode.NONE
 
     def verify(self, producer: Producer, *partitions: TopicPartition) -> dict[TopicPartition, ErrorCode]:
         """Raises KafkaError."""

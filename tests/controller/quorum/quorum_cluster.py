@@ -246,7 +246,7 @@ class Cluster:
                 return member
         return None
 
-    async def until(self, condition: Callable[[], object], *, timeout_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], object], *, timeout_s: float = 60.0) -> None:
         """Wait, in small steps of the real clock, for something that the quorum does by itself."""
         async with asyncio.timeout(timeout_s):
             while not condition():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch
-from strandline.replica.core.follower import Verdict, judge_fetch, truncation_offset
+from strandline.replica.core import Verdict, judge_fetch, truncation_offset
 
 
 class Model:

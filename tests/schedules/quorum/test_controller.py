@@ -19,7 +19,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, Endpoint, NodeId
 from strandline.proto.isr import AlterPartitionOutcome, IsrMember
-from strandline.replica.core.leader import Judgement, judge_answer
+from strandline.replica.core import Judgement, judge_answer
 from tests.controller.conftest import MachineCluster
 from tests.controller.sim_cluster import SimCluster
 from tests.schedules.helpers import schedule

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId
-from strandline.replica.core.leader import Committed, IsrCommitted, LeaderCore
+from strandline.replica.core import Committed, IsrCommitted, LeaderCore
 from strandline.replica.states import BrokerState
 from tests.replica.fake_controller import FakeController, partition_state
 from tests.replica.helpers import TP, batch

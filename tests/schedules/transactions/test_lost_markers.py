@@ -1,7 +1,10 @@
-"""Markers that an unclean election loses, on production nodes in virtual time: schedules 181 to 183."""
+"""Markers that an unclean election loses, on production nodes in virtual time: schedules 175 and 181 to 183."""
 
 from __future__ import annotations
 
+import pytest
+
+from strandline.cluster.transactions import lost_markers
 from strandline.cluster.transactions.lost_markers import TRANSACTION_OUTCOMES
 from tests.schedules.helpers import schedule
 from tests.schedules.transactions.site import TransactionSite
@@ -88,3 +91,56 @@ def test_183_the_next_transaction_joins_the_lost_one() -> None:
         assert [marker.commit for marker in site.markers(other)] == [False, True]
 
     TransactionSite(183, copies=2).play(story)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is open for 10 s, beside a time-out of 5, is open for too long."""
+    monkeypatch.setattr(lost_markers, "GRACE_MS", 5_000.0)
+    monkeypatch.setattr(lost_markers, "LOOK_MS", 1_000.0)
+
+
+@schedule(
+    175,
+    rule="C31: a leader asks what became of a transaction that is open for too long",
+    mutant="nobody-asks-what-is-open-for-too-long",
+)
+def test_175_who_was_elected_uncleanly_dies_before_it_has_asked(soon: None) -> None:
+    """The next leader is elected cleanly, and has the same log: its partition is not recovering any more."""
+
+    async def story(site: TransactionSite) -> None:
+        first = site.data
+        other = await lose_the_marker(site, commit=True, version=2)
+        answers = site.world.network.answer_lateness
+        site.hold_answers(TRANSACTION_OUTCOMES.path, for_ms=60_000)
+        await elect(site, other)
+        site.cluster.start(first)
+        await site.until(lambda: set(site.in_sync()) == {site.number(first), site.number(other)}, "both are in sync")
+        assert site.log(other).open_transactions()
+        site.kill(other)
+        await site.until(lambda: site.data == first, "the other one leads")
+        site.world.network.answer_lateness = answers  # type: ignore[method-assign]
+        assert site.log(first).open_transactions()
+        assert not site.markers(first)
+        await site.until(lambda: not site.log(first).open_transactions(), "the transaction has ended")
+        assert [marker.commit for marker in site.markers(first)] == [True]
+
+    TransactionSite(175, copies=2, transaction_max_timeout_ms="5000").play(story)
+
+
+def test_c31_what_is_not_open_for_long_goes_on(soon: None) -> None:
+    """And so does what is open at its coordinator, however long that is."""
+
+    async def story(site: TransactionSite) -> None:
+        assert await site.produce() == 0
+        await site.world.sleep_ms(6_000)
+        assert not site.log(site.data).producers.unsettled
+        assert await site.produce() == 0
+        await site.world.sleep_ms(10_000)
+        assert site.log(site.data).open_transactions()
+        assert await site.produce() == 0
+        await site.end(commit=True, version=2)
+        await site.until(lambda: not site.pending, "the transaction is complete")
+        assert [marker.commit for marker in site.markers(site.data)] == [True]
+
+    TransactionSite(176, transaction_max_timeout_ms="5000").play(story)

@@ -15,7 +15,7 @@ from strandline.chaos.sim.disk_image import FileNode
 from strandline.chaos.sim.disk_names import DirNode
 from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.ids import NodeId, TopicIdPartition
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core import LeaderCore
 from strandline.replica.partition import Partition
 
 

@@ -17,7 +17,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.log.partition_log import PartitionLog
 from strandline.proto.ids import NodeId, TopicIdPartition
 from strandline.proto.tier import Tier
-from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core import LeaderCore
 from strandline.replica.partition import Partition
 
 

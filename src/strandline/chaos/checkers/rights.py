@@ -6,8 +6,8 @@
 | NobodyGetsIn | what was never set opens, what was never given serves; once faults have ended, what was taken too |
 | AnsweredRightsStay | a node's ACLs, credentials or quotas are not those that were answered |
 
-While faults strike a broker that is cut off from the controllers goes on by the metadata that it has, and may so let in
-who was shut out long ago. So what was taken back is judged when every node has caught up.
+A broker that is cut off from the controllers works on with the metadata that it has, and may let in a user who was shut
+out long ago. So rights that were taken back are judged once faults have ended and every node has caught up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.proto.scram import ScramCredential, ScramMechanism, credential_o
 PASSWORD = "password"
 
 PROMPT_MS = 1_500.0
-"""An answer that came so soon is that of the only call there was: nodes repeat one after 2 s."""
+"""Milliseconds within which an answer belongs to the only call that was made: nodes repeat a call after 2 s."""
 
 LATE_PROMPT_MS = 6_000.0
 """Milliseconds after a prompt answer in which its call may be carried out once more: networks repeat one within 3.4
@@ -75,7 +75,7 @@ class Change:
 
     @property
     def until_ms(self) -> float:
-        """Time from which the change can take place no more."""
+        """Time in milliseconds after which the change can no longer take effect."""
         prompt = self.answered and self.ended_ms - self.invoked_ms < PROMPT_MS
         return self.ended_ms + (LATE_PROMPT_MS if prompt else LATE_MS)
 
@@ -95,13 +95,13 @@ class Rights:
     """Values that were refused for want of a right, by the only attempt."""
 
     def ask(self, key: Key, value: Value, now_ms: float) -> Change:
-        """An attempt begins."""
+        """Note that the admin begins to give a key a value; the returned change takes the answer."""
         change = Change(key, value, now_ms)
         self.changes.setdefault(key, []).append(change)
         return change
 
     def is_quiet(self, key: Key, now_ms: float) -> bool:
-        """True if no attempt of the past can take place any more."""
+        """Whether no attempt made before `now_ms` can still take effect."""
         return all(change.until_ms <= now_ms for change in self.changes.get(key, ()))
 
     def last(self, key: Key) -> Change | None:
@@ -115,7 +115,7 @@ class Rights:
         return [key for key, changes in self.changes.items() if not changes[-1].answered]
 
     def asked(self, key: Key) -> list[Value]:
-        """All values that it was to have, each once, the latest last."""
+        """Values that the admin has asked for the key to have, each once, the latest last."""
         return list(dict.fromkeys(change.value for change in reversed(self.changes.get(key, ()))))[::-1]
 
     def may_be(self, key: Key) -> list[Value]:
@@ -130,19 +130,20 @@ class Rights:
         return list(dict.fromkeys([newest.value, *late, *(change.value for change in changes[answered[-1] + 1 :])]))
 
     def certain(self, key: Key) -> tuple[Value] | None:
-        """The one value that it must have; None: there are several."""
+        """The one value that the key must have now, in a tuple; None if several are possible."""
         values = self.may_be(key)
         return (values[0],) if len(values) == 1 else None
 
     # --- what is judged at once ---
 
     def check_opened(self, user: str, password: str) -> None:
-        """Check a login that succeeded. Raises InvariantViolated."""
+        """Check that a login which succeeded was with a password that may hold. Raises InvariantViolated."""
         if password not in self.asked(Key(PASSWORD, user)):
             raise InvariantViolated("NobodyGetsIn", "a password opens that was never set", user=user, tried=password)
 
     def check_used(self, user: str, right: str, **facts: object) -> None:
-        """Check a record that was stored, or shown. Raises InvariantViolated."""
+        """Check that a user may have the right by which its record was stored, or it was shown one. Raises
+        InvariantViolated."""
         if user not in self.super_users and True not in self.asked(Key(right, user)):
             raise InvariantViolated("NobodyGetsIn", f"{user} did without any right to {right}", **facts)
 
@@ -157,7 +158,7 @@ class Rights:
                 raise InvariantViolated("AnsweredRightsStay", "a node has another value, or none", **facts)
 
     def history(self, key: Key) -> list[str]:
-        """A key's attempts, for a violation."""
+        """A line for each attempt to change the key, for the message of a violation."""
         return [
             f"{change.value} at {change.invoked_ms:.0f} ms, "
             + (f"answered at {change.ended_ms:.0f}" if change.answered else "unanswered")
@@ -181,14 +182,17 @@ class Rights:
 
 
 def check_not_denied(errors: Mapping[str, int]) -> None:
-    """`errors`: what clients met whose password and rights stay, counted by name. Raises InvariantViolated."""
+    """Check that clients whose password and rights stay were not refused. Raises InvariantViolated.
+
+    `errors`: number of each error that they met, by name.
+    """
     denials = {name: count for name, count in errors.items() if name in DENIALS}
     if denials:
         raise InvariantViolated("NobodyIsKeptOut", "a client was denied what it has a right to", **denials)
 
 
 def is_password(credential: ScramCredential | None, password: Value) -> bool:
-    """Whether a credential is that of a password; None: there is none."""
+    """Whether a stored credential was made from the password. None stands for no credential, and no password."""
     if credential is None or password is None:
         return credential is None and password is None
     made = _made(str(password), credential.salt, credential.iterations)
@@ -202,7 +206,7 @@ def _made(password: str, salt: bytes, iterations: int) -> ScramCredential:
 
 
 def superseded(rights: Rights, user: str) -> Iterator[str]:
-    """Passwords that a user once was to have, and certainly has no more."""
+    """Passwords that were asked for a user before, and certainly do not hold any more."""
     key = Key(PASSWORD, user)
     kept = rights.may_be(key)
     yield from (str(value) for value in rights.asked(key) if value is not None and value not in kept)

@@ -65,7 +65,7 @@ class Content:
     key: bytes | None
     headers: Headers
     timestamp_ms: int | None
-    """None: the producer's clock says it, and all readers have to be told the same."""
+    """Milliseconds; None if the producer's clock sets it: then all readers must be shown the same."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class UserRecords:
         return max(self.acked.get(partition, ()), default=-1) + 1
 
     def check_whole(self, who: str, shown: Iterable[ConsumedRecord]) -> None:
-        """Raises InvariantViolated."""
+        """Check that records have the key, headers and time that they were sent with. Raises InvariantViolated."""
         for record in shown:
             sent = self.contents.get(record.value)
             if sent is None:
@@ -105,12 +105,13 @@ class UserRecords:
                 raise InvariantViolated("RecordIsWhole", f"{record.value[:40]} in {record.partition}", **facts)
 
     def finish(self, shown: Iterable[ConsumedRecord]) -> None:
-        """Note that a member of the group is done with these."""
+        """Note that a member of the group has processed these records."""
         for record in shown:
             self.done.setdefault(record.partition, set()).add(record.offset)
 
     def check_committed(self, partition: Partition, offset: int) -> None:
-        """Check the group's offsets, read after all that was done up to now. Raises InvariantViolated."""
+        """Check an offset that the group has committed, read now, against the records that its members have processed.
+        Raises InvariantViolated."""
         done = self.done.get(partition, set())
         passed = [at for at in range(offset) if at not in done]
         if passed:
@@ -118,13 +119,19 @@ class UserRecords:
             raise InvariantViolated("CommittedUndone", "nobody is done with these", offsets=passed[:SHOWN_MAX], **facts)
 
     def check_end(self, who: str, partition: Partition, end: int, acked_end: int) -> None:
-        """`acked_end`: as it was when the end was asked for. Raises InvariantViolated."""
+        """Check the end offset that a client was told. Raises InvariantViolated.
+
+        `acked_end`: end behind the last acknowledged record when the client asked.
+        """
         if end < acked_end:
             facts = {"who": who, "partition": str(partition), "end": end, "acked_end": acked_end}
             raise InvariantViolated("EndIsBehindAcks", "an acknowledged record lies behind the end", **facts)
 
     def check_lookups(self, stored: Sequence[ConsumedRecord]) -> None:
-        """`stored`: everything, read to the end. Raises InvariantViolated."""
+        """Check all look-ups by time against the records of the log. Raises InvariantViolated.
+
+        `stored`: every record, read to the end.
+        """
         times: dict[Partition, list[tuple[int, int]]] = {}
         for record in stored:
             times.setdefault(record.partition, []).append((record.offset, record.timestamp_ms))
@@ -189,7 +196,7 @@ class ConsumerPosition:
         self._asked_time.pop(partition, None)
 
     def given(self, records: Sequence[ConsumedRecord]) -> None:
-        """Take the records that one call gave. Raises InvariantViolated."""
+        """Check the records that one call returned, and move behind them. Raises InvariantViolated."""
         self._ledger.check_whole(self.who, records)
         for record in records:
             where, offset = record.partition, record.offset
@@ -202,7 +209,7 @@ class ConsumerPosition:
             self.next[where] = offset + 1
 
     def told(self, partition: Partition, position: int) -> None:
-        """`position()` says so. Raises InvariantViolated."""
+        """Check what `position()` has returned. Raises InvariantViolated."""
         self._stands(partition, position, "PositionIsTold", "the consumer stands elsewhere than it says")
 
     def _stands(self, partition: Partition, offset: int, name: str, message: str) -> None:
@@ -227,7 +234,10 @@ class ConsumerPosition:
 
 
 def check_answered(who: str, call: str, answered: Mapping[str, bool]) -> None:
-    """`answered`: of the values sent before a `flush` or `close` that has ended. Raises InvariantViolated."""
+    """Check that a `flush` or `close` which has ended left no record without an answer. Raises InvariantViolated.
+
+    `answered`: by value sent before that call, whether it has an answer.
+    """
     waiting = [value for value, done in answered.items() if not done]
     if waiting:
         facts = {"who": who, "call": call, "count": len(waiting), "values": [one[:20] for one in waiting[:SHOWN_MAX]]}

@@ -37,7 +37,7 @@ ul.key svg { display: inline-block; width: 26px; height: 12px; vertical-align: -
 
 
 def render(story: Story) -> str:
-    """The page."""
+    """HTML text of the page that tells the story."""
     held = story.error == HELD
     title = f"{story.name}: {story.error}"
     parts = [

@@ -28,19 +28,23 @@ NODES_OF_OPERATIONS = 4
 """Brokers of a run with an operator: one can be emptied while each partition keeps three replicas. As many controllers,
 of which one may be without a vote."""
 CUTS = ("proxy", "netns")
-CLIENTS = ("own", "confluent", "aiokafka")
+CLIENTS = ("own", "confluent", "aiokafka", "confluent-transactions", "java-transactions")
+PLAIN = CLIENTS[:3]
+"""Clients by whose acknowledgements it is told what a fault costs."""
+
 QUICK = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
     "log.retention.check.interval.ms": "1000",
     "offsets.retention.check.interval.ms": "1000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
-"""A silent node is noticed after 3 s instead of 9, and what expires is looked for every second: more faults fit into a
-run, and a clock that is wrong for seconds counts. -X sets others."""
+"""Node settings of a run: a silent node is noticed after 3 s instead of 9, and expiration is checked every second, so
+that more faults fit into a run, and a clock that is wrong for seconds has an effect. -X overrides them."""
 
 ROLLING = "rolling-restart"
-"""The fault that is an operation too: it strikes in every run that has an operator."""
+"""Name of the fault that is also an operation: every run with an operator includes it."""
 
 DISK_BYTES_MIN = 192 << 20
 DISK_BYTES_A_MINUTE = 8 << 20
@@ -67,7 +71,7 @@ def chaos() -> None:
               help="What joins the nodes: a proxy before each, or a network namespace around each (root).")  # fmt: skip
 @click.option("--secure", is_flag=True,
               help="TLS on every listener, certificates between nodes, and clients that log in by SCRAM.")  # fmt: skip
-@click.option("--clients", help="Which clients make the load, of own,confluent,aiokafka; left out: all installed.")
+@click.option("--clients", help=f"Which clients make the load, of {','.join(CLIENTS)}; left out: all that can be here.")
 @click.option("--gap-ms", type=click.FloatRange(5, 1000), default=60.0, show_default=True,
               help="Mean pause between two sends of one producer; smaller is more load.")  # fmt: skip
 @click.option("--evidence", type=click.Path(file_okay=False), help="Where histories and logs of a failed run are kept.")
@@ -93,9 +97,10 @@ def run(
 ) -> None:
     """Start some nodes, send and read all the while, and break one thing after the other.
 
-    Clients are this project's own (producers with acks=all, 1 and 0, consumers), librdkafka and aiokafka, each in a
-    process of its own. In the end everything is healed, fresh clients read all of it, histories are judged and the
-    replicas compared byte by byte. Exits 1 on any anomaly, and says where the evidence is. See docs/chaos.md.
+    Clients are this project's own (producers with acks=all, 1 and 0, consumers), librdkafka and aiokafka, and, in
+    transactions, librdkafka and Apache Kafka's Java copier, each in a process of its own. In the end everything is
+    healed, fresh clients read all of it, histories are judged and the replicas compared byte by byte. Exits 1 on any
+    anomaly, and says where the evidence is. See docs/chaos.md.
 
     \b
     strandline chaos run --schedule kill-leader,pause,partition,disk-full,kill-all --minutes 5 --seed 7
@@ -103,6 +108,7 @@ def run(
     strandline chaos run --layout split --minutes 30
     strandline chaos run --operations --nodes 5 --schedule kill-leader,partition,disk-full
     strandline chaos run --cut netns --schedule partition,isolate
+    strandline chaos run --clients own,confluent-transactions,java-transactions
     strandline chaos run --secure -X connections.max.reauth.ms=5000
     strandline chaos run --list --operations
     """
@@ -119,7 +125,7 @@ def run(
         names.append(ROLLING)
     count = nodes if nodes is not None else NODES_OF_OPERATIONS if operations else NODES
     _check_cut(cut)
-    kinds = _clients(clients)
+    kinds = _clients(clients, secure=secure)
     with plain_errors(), _directory(evidence) as directory:
         with_store = any(name in STORE_FAULTS for name in names)
         store = {"remote.log.storage.url": f"file://{directory.absolute()}/store"} if with_store else {}
@@ -157,7 +163,7 @@ def _list(output: str, *, operations: bool) -> None:
 
 
 def _words(text: str, noun: str, known: Collection[str]) -> list[str]:
-    """Words between the commas. Raises BadParameter."""
+    """Words of a comma-separated option. Raises BadParameter for one that is not in `known`."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in known]
     if unknown or not words:
@@ -167,19 +173,19 @@ def _words(text: str, noun: str, known: Collection[str]) -> list[str]:
     return words
 
 
-def _clients(text: str | None) -> list[str]:
-    from strandline.chaos.live.load import available
+def _clients(text: str | None, *, secure: bool) -> list[str]:
+    from strandline.chaos.live.load import why_not
 
+    kinds = list(CLIENTS) if text is None else _words(text, "client", CLIENTS)
+    without = {kind: why for kind in kinds if (why := why_not(kind, secure=secure)) is not None}
     if text is None:
-        kinds = [kind for kind in CLIENTS if available(kind)]
-        missing = [kind for kind in CLIENTS if kind not in kinds]
-        if missing:
-            echo(f"not installed, so not part of the load: {', '.join(missing)}", err=True)
-        return kinds
-    kinds = _words(text, "client", CLIENTS)
-    for kind in kinds:
-        if not available(kind):
-            raise click.BadParameter(f"{kind} is not installed", param_hint="--clients")
+        for kind, why in without.items():
+            echo(f"not part of the load: {kind} {why}", err=True)
+        return [kind for kind in kinds if kind not in without]
+    for kind, why in without.items():
+        raise click.BadParameter(f"{kind} {why}", param_hint="--clients")
+    if not set(kinds) & set(PLAIN):
+        raise click.BadParameter(f"one of {', '.join(PLAIN)} has to be among them", param_hint="--clients")
     return kinds
 
 
@@ -241,6 +247,9 @@ def _show(outcome: Outcome, output: str) -> None:
         f"{figures['failed']:,} refused; {figures['read']:,} read, {figures['read_finally']:,} in the end; "
         f"{figures['faults']} faults in {figures['seconds']} s"
     )
+    ended = [figures[name] for name in ("committed", "aborted", "unknown_ends")]
+    if any(ended):
+        echo("transactions: {:,} committed, {:,} aborted, {:,} of unknown end".format(*ended))
     for client, errors in outcome.errors.items():
         echo(f"{client} saw: " + ", ".join(f"{what} {count}" for what, count in sorted(errors.items())))
     if outcome.held:

@@ -163,8 +163,8 @@ def _kill_all(scene: FaultContext) -> ActiveFault:
 
 
 def _crash_all_one_rots(scene: FaultContext) -> ActiveFault:
-    """Rot the batch that was written last: a start cannot tell it from a torn write (schedule 45: one of all nodes
-    rots). What rots is what was written last: a start cannot tell it from a torn write."""
+    """Crash every node, and damage the batch that one of them wrote last: a start cannot tell it from a torn write
+    (schedule 45: one of all nodes rots)."""
     scene.all_whole()
     leader, topic, number = scene.led_partition()
     nodes = _kill_every_node(scene)
@@ -179,8 +179,8 @@ def _crash_all_one_rots(scene: FaultContext) -> ActiveFault:
 
 
 def _zeroed_tail(scene: FaultContext) -> ActiveFault:
-    """Schedule 96. The dishonest node is started first, and all others at once: an honest copy that comes later than is
-    waited for (rule B30) may be cut."""
+    """Crash every node, and zero the end of one log (schedule 96). The damaged node starts first, all others at once
+    after it: an honest copy that comes later than the wait of rule B30 may be cut."""
     scene.all_whole()
     leader, topic, number = scene.led_partition()
     nodes = _kill_every_node(scene)
@@ -196,7 +196,8 @@ def _zeroed_tail(scene: FaultContext) -> ActiveFault:
 
 
 def _one_stays_dead(scene: FaultContext) -> ActiveFault:
-    """Schedule 53. A machine is a broker; where controllers are processes of their own one of those dies with it."""
+    """Crash every node, and keep one broker down (schedule 53), with one controller where controllers are processes of
+    their own."""
     dead = [scene.any_broker()]
     if dead[0] not in scene.target.controller_ids:
         dead.append(scene.rng.choice(scene.target.controller_ids))
@@ -210,7 +211,8 @@ def _one_stays_dead(scene: FaultContext) -> ActiveFault:
 
 
 def _directory_lost(scene: FaultContext) -> ActiveFault:
-    """Schedule 48: after a crash of the leader alone, or after a stop of all nodes: then it starts first."""
+    """Remove a leader's log directory (schedule 48), after a crash of the leader alone, or after a stop of all nodes:
+    then it starts first."""
     target = scene.target
     scene.all_whole()
     leader, topic, number = scene.led_partition()
@@ -250,7 +252,7 @@ def _isolate(scene: FaultContext) -> ActiveFault:
 
 
 def _rolling_restart(scene: FaultContext) -> ActiveFault:
-    """Strikes from the first undo on: each node in turn, and only while the others are whole."""
+    """Restart each node in turn, only while all others are in sync; the undo steps do it, the strike itself nothing."""
 
     def steps() -> Iterator[Callable[[], None]]:
         for node in scene.target.node_ids:
@@ -287,7 +289,7 @@ def _slow_disk(scene: FaultContext) -> ActiveFault:
 
 
 def _clock_ahead(scene: FaultContext) -> ActiveFault:
-    """Schedule 100: what expired by such a clock would be gone when it is put right."""
+    """Set the clock of a node wrong (schedule 100): what expired by it would be gone once it is put right."""
     node, who = scene.any_leader()
     days = scene.rng.choice(AHEAD_DAYS)
     try:
@@ -299,8 +301,8 @@ def _clock_ahead(scene: FaultContext) -> ActiveFault:
 
 
 def _fill(scene: FaultContext, node: int, who: str) -> ActiveFault:
-    """Segments are allocated ahead of their records, and would have room for the whole fault. Small ones need some with
-    nearly every batch, once those that were there are closed."""
+    """Fill the disk of a node. Segments are made small before, for they are allocated ahead of their records, and large
+    ones would have room for the whole fault."""
     _set_segment_bytes(scene, SMALL_SEGMENT_BYTES)
     pause(CLOSED_S)
     scene.target.fill_disk(node)
@@ -324,8 +326,8 @@ def _full_leader(scene: FaultContext) -> ActiveFault:
 
 
 def _wiped_dir(scene: FaultContext) -> ActiveFault:
-    """A wiped voter has forgotten its votes, a wiped replica what it acknowledged: only the others' being whole keeps
-    the promises."""
+    """Kill a node and delete its data, while all others are in sync: a wiped voter has forgotten its votes, a wiped
+    replica what it acknowledged."""
     target = scene.target
     scene.all_whole()
     node = scene.any_node()
@@ -338,7 +340,8 @@ def _wiped_dir(scene: FaultContext) -> ActiveFault:
 
 
 def _restore_then_produce(scene: FaultContext) -> ActiveFault:
-    """Schedule 92. It is judged here: nobody else knows of the topic."""
+    """Restore a topic from the object store and write into it (schedule 92); checked here, for no other check knows the
+    topic."""
     if scene.target.store_url is None:
         raise NotNow("the nodes have no object store")
     topic = f"chaos-restored-{scene.rng.randrange(1 << 30)}"

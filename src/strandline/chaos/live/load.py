@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,12 +13,25 @@ from pathlib import Path
 
 from strandline.chaos.checkers.history import History, Send
 from strandline.chaos.checkers.journal import Follower
-from strandline.chaos.live.clients.options import ClientOptions
+from strandline.chaos.live.clients.options import CLASS_PATH, COPIED_TOPICS, TRANSACTIONAL_TOPICS, ClientOptions
 
-KINDS = {"own": None, "confluent": "confluent_kafka", "aiokafka": "aiokafka"}
+KINDS = {
+    "own": None,
+    "confluent": "confluent_kafka",
+    "aiokafka": "aiokafka",
+    "confluent-transactions": "confluent_kafka",
+    "java-transactions": None,
+}
 """Kinds of clients, and the package each needs."""
 
-FINAL_KINDS = ("own", "confluent")
+TOPICS_OF: dict[str, dict[str, int]] = {
+    "confluent-transactions": TRANSACTIONAL_TOPICS,
+    "java-transactions": COPIED_TOPICS,
+}
+"""Topics of their own that kinds write in transactions, and their partitions. Nobody else writes there: readers of
+committed records wait at what is open."""
+
+FINAL_KINDS = ("own", "confluent", *TOPICS_OF)
 FINISH_S = 150.0
 
 
@@ -24,10 +39,18 @@ class ClientFailed(Exception):
     """A client process ended with an error; the message holds the end of what it wrote."""
 
 
-def available(kind: str) -> bool:
-    """Whether its package is installed."""
+def why_not(kind: str, *, secure: bool) -> str | None:
+    """Why a kind of client cannot be part of the load here; None: it can."""
     package = KINDS[kind]
-    return package is None or importlib.util.find_spec(package) is not None
+    if package is not None and importlib.util.find_spec(package) is None:
+        return "is not installed"
+    if kind != "java-transactions":
+        return None
+    if secure:
+        return "takes no login: it is left to clusters without --secure"
+    if not os.environ.get(CLASS_PATH) or shutil.which("java") is None:
+        return f"needs java, and {CLASS_PATH}: a class path with Apache Kafka's kafka-tools and what they need"
+    return None
 
 
 class Load:
@@ -76,7 +99,7 @@ class Load:
             )
             with (self._directory / f"{name}.err").open("wb") as errors:
                 self._running[name] = subprocess.Popen(
-                    [sys.executable, "-m", f"strandline.chaos.live.clients.{kind}", options.encode()],
+                    [sys.executable, "-m", f"strandline.chaos.live.clients.{kind.replace('-', '_')}", options.encode()],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,

@@ -1,7 +1,7 @@
 """An operator who works while faults strike: commands of `strandline`, typed one after the other, some broken off.
 
-What is typed is the command line itself, in a process of its own. A command may fail while something is broken: it is
-counted. Once everything is healed none may, and nothing may be left of what was begun.
+Each command is a process of the real command line. A command that fails during a fault is counted. Once everything is
+healed no command may fail, and nothing may be left over of what was begun.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strandline.tools.moves.survey import survey
 from strandline.tools.moves.throttle import rates
 
 FACTOR = 3
-"""Replicas of each partition, but while an operator has them be one more."""
+"""Replicas of each partition, except while an operation adds one."""
 
 COMMAND_S = 120.0
 """Seconds that a command may take once everything is healed."""
@@ -78,7 +78,7 @@ class Operator:
     Args:
         topics: the topics whose partitions it moves, each with the number of its partitions.
         directory: what the commands print is kept there, in `operator.log`.
-        tell: what happens, a line at a time.
+        tell: called with a line for each thing that happens.
 
     Attributes:
         counts: by kind: commands that `ended` well, that `failed`, that were `broken_off`, and `longest_s`.
@@ -104,7 +104,7 @@ class Operator:
         self.counts: dict[str, dict[str, float]] = {}
 
     def look(self) -> None:
-        """See whether the command has ended, break it off if it is to be, or type the next one."""
+        """Check on the running command: note its end, kill it if it is to be broken off, or start the next one."""
         if self._running is not None:
             self._watch(self._running)
         elif time.monotonic() >= self._next_s:
@@ -112,7 +112,7 @@ class Operator:
             self._type(kind, words, breakable=True)
 
     def finish(self, until: Callable[[Callable[[], bool], float, str], None]) -> list[str]:
-        """Undo what was begun, now that everything is healed; the promises that were broken, a sentence each.
+        """Undo what was begun, once everything is healed. Returns a sentence for each promise that was broken.
 
         Args:
             until: returns once its first argument holds; raises TimeoutError after so many seconds, with the words.
@@ -181,7 +181,7 @@ class Operator:
         return int(process.returncode)
 
     def _wait(self, until: Callable[[Callable[[], bool], float, str], None]) -> None:
-        """Return once no command runs. Raises TimeoutError."""
+        """Wait until no command runs. Raises TimeoutError."""
         if self._running is not None:
             words = f"{self._running.text} does not end"
             self._running.break_off_s = float("inf")
@@ -193,7 +193,7 @@ class Operator:
         return self._running is None
 
     def _last(self) -> str:
-        """The last words of the last command."""
+        """Last line that the last command printed."""
         lines = [line.strip("│╭╰╮╯─ ") for line in self._log.read_text(errors="replace")[-1000:].splitlines()]
         return " ".join([line for line in lines if line and not line.startswith("$")][-2:])[-300:]
 
@@ -228,7 +228,7 @@ class Operator:
         return ("topic", "move", which, "--to", ",".join(map(str, to)), *self._throttle())
 
     def _factor(self) -> tuple[str, ...]:
-        """One replica more where each broker may have one, else none; or one less again."""
+        """Command that adds a replica to each partition of a topic, if every broker may take one, or removes it."""
         topic = self._rng.choice(list(self._topics))
         if topic in self._grown:
             del self._grown[topic]
@@ -239,7 +239,7 @@ class Operator:
         return ("topic", "move", topic, "--replication-factor", str(FACTOR + 1), *self._throttle())
 
     def _drain(self) -> tuple[str, ...]:
-        """Only so many that each partition still has brokers enough."""
+        """Command that empties brokers, as many as leave enough of them for each partition."""
         rest = [node for node in self._target.broker_ids if node not in self._drained]
         most = len(rest) - FACTOR - bool(self._grown)
         if most < 1:
@@ -260,7 +260,7 @@ class Operator:
         return ("cluster", "rebalance", *how, *self._throttle())
 
     def _voters(self) -> tuple[str, ...]:
-        """Never fewer voters than three; none at all where the layout has no controller to spare, or nobody answers."""
+        """Command that adds or removes a voter, never below three; none without a spare controller or an answer."""
         known = self._target.controller_ids
         if len(known) <= FACTOR:
             return ()
@@ -281,7 +281,7 @@ class Operator:
         return ("quorum", "replace", str(self._rng.choice(votes)), node, *wait)
 
     def _undoing(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """What leaves the cluster as it was: each command is typed once the last one has ended."""
+        """Commands that bring the cluster back to where it began, each made once the one before has ended."""
         yield "watch", ("cluster", "rebalance", "--follow")
         with self._admin() as admin:
             closed = [node for node, one in survey(admin).brokers.items() if one.cordoned]
@@ -299,7 +299,7 @@ class Operator:
     # --- judging ---
 
     def judge(self, until: Callable[[Callable[[], bool], float, str], None]) -> list[str]:
-        """What holds of a cluster whose operator has ended all that was begun."""
+        """Check a cluster after all operations have ended. Returns a sentence for each promise that is broken."""
         found: list[str] = []
 
         def nothing() -> bool:
@@ -339,7 +339,7 @@ class Operator:
 
 
 def _throttled(admin: Admin, topics: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Topics that list throttled replicas, and the lists."""
+    """Topics that still list throttled replicas, each with its list."""
     for resource, entries in admin.describe_configs([ConfigResource("topic", name) for name in topics]).items():
         for entry in entries:
             if entry.name.endswith(".replication.throttled.replicas") and entry.value:
@@ -347,5 +347,5 @@ def _throttled(admin: Admin, topics: Mapping[str, int]) -> Iterator[tuple[str, s
 
 
 def rows(counts: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """One row a kind of operation, in the order of `OPERATIONS`."""
+    """Table of the counts: one row for each kind of operation, in the order of `OPERATIONS`."""
     return [{"operation": kind, **counts[kind]} for kind in OPERATIONS if kind in counts]

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from strandline.chaos.checkers.anomalies import judge
-from strandline.chaos.checkers.history import History, Partition, Status
+from strandline.chaos.checkers.history import History, Status
 from strandline.chaos.checkers.journal import write_history
+from strandline.chaos.live.clients.options import partitions_of
 from strandline.chaos.live.faults import (
     FAULTS,
     RETENTION_MS,
@@ -27,7 +28,7 @@ from strandline.chaos.live.faults import (
     undo,
 )
 from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
-from strandline.chaos.live.load import FINAL_KINDS, ClientFailed, Load
+from strandline.chaos.live.load import FINAL_KINDS, TOPICS_OF, ClientFailed, Load
 from strandline.chaos.live.operations import FACTOR, Operator, rows
 from strandline.chaos.live.replicas import compare
 from strandline.chaos.live.target import ASK, ChaosTarget, client_settings, pause
@@ -149,7 +150,9 @@ class LiveRun:
         self._outcome = Outcome()
         self._over = False
         self._began = time.monotonic()
-        self._partitions = [Partition(topic, n) for topic, count in options.topics.items() for n in range(count)]
+        self._partitions = partitions_of(options.topics)
+        self._others = {name: count for kind in options.clients for name, count in TOPICS_OF.get(kind, {}).items()}
+        """Topics that clients write in transactions."""
         partitions = [(where.topic, where.number) for where in self._partitions]
         self._scene = FaultContext(target, self._rng, partitions, self._whole, self._wait_whole, self._wait_acked)
 
@@ -188,7 +191,8 @@ class LiveRun:
             "retention.ms": str(RETENTION_MS),
         }
         with Admin(self._target.bootstrap, **self._client_settings()) as admin:
-            admin.create_topics([NewTopic(name, count, FACTOR, configs) for name, count in self.options.topics.items()])
+            topics = self.options.topics | self._others
+            admin.create_topics([NewTopic(name, count, FACTOR, configs) for name, count in topics.items()])
         self._load.start(self.options.clients)
         self._until(lambda: self._acked_since(0), READY_S, "no acks in every partition")
         self._began = time.monotonic()
@@ -220,7 +224,7 @@ class LiveRun:
         self._say("judging")
         anomalies = judge(self._load.history)
         self._outcome.violations += [str(anomaly) for anomaly in anomalies]
-        self._outcome.violations += compare(self._target, self._partitions)
+        self._outcome.violations += compare(self._target, self._partitions + partitions_of(self._others))
         self._outcome.figures["anomalies"] = len(anomalies)
 
     def _end_operations(self) -> None:
@@ -419,6 +423,9 @@ def _counts(history: History) -> dict[str, int]:
         "acked_all": sum(send.acked for send in history.sends),
         "unknown": sum(send.status in (Status.INFO, Status.INVOKED) for send in history.sends),
         "failed": sum(send.status is Status.FAIL for send in history.sends),
+        "committed": sum(one.status is Status.OK for one in history.transactions),
+        "aborted": sum(one.status is Status.FAIL for one in history.transactions),
+        "unknown_ends": sum(one.status in (Status.INFO, Status.INVOKED) for one in history.transactions),
         "read": sum(len(poll.records) for poll in history.polls if not poll.final),
         "read_finally": sum(len(poll.records) for poll in history.polls if poll.final),
     }

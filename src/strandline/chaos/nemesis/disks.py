@@ -193,7 +193,7 @@ def fail_name(nemesis: Nemesis) -> None:
 
 
 def fail_read(nemesis: Nemesis) -> None:
-    """Some reads fail with EIO. It passes, and nobody need restart a node that bore it."""
+    """Make some reads fail with EIO for a while; a node that bore it need not be restarted."""
     name = nemesis.pick()
     faults = nemesis.any_disk(name).faults
     faults.reads = nemesis.rng.choice((1, 1, 5))

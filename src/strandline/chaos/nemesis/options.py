@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SUPERVISOR_MS = 200.0
-"""A supervisor starts what has ended so soon."""
+"""Virtual milliseconds after which a supervisor restarts a process that has ended."""
 
 
 @dataclass
@@ -24,13 +24,13 @@ class FaultOptions:
     duration_min_ms: int = 50
     duration_max_ms: int = 4000
     first: int = 1_000_000
-    """Only so many of the faults drawn are injected: the others are drawn and left out."""
+    """Number of drawn faults that are injected; those after them are drawn and left out."""
     without: tuple[int, ...] = ()
-    """Nor are these, counted from 0: what `strandline sim --shrink` found to be of no matter."""
+    """Numbers of faults that are left out, from 0: those that `strandline sim --shrink` found to be irrelevant."""
 
     @classmethod
     def draw(cls, rng: random.Random, kinds_there_are: Sequence[str]) -> FaultOptions:
-        """A few or many of the kinds, at a pace between gentle and furious."""
+        """Draw which kinds of faults a run uses, few or many, and how often they strike."""
         number = rng.choice((2, 3, 5, 8, len(kinds_there_are) // 2, len(kinds_there_are)))
         kinds = tuple(rng.sample(list(kinds_there_are), min(number, len(kinds_there_are))))
         gap = rng.choice((200, 700, 2000))

@@ -60,7 +60,7 @@ class SecuredOptions:
     session_ms: int
     """connections.max.reauth.ms: how long a login holds; 0: as long as the connection."""
     quotas: bool
-    """The client has quotas now and then."""
+    """Whether the admin sets and removes quotas of the client."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> SecuredOptions:
@@ -104,7 +104,7 @@ PLAIN_CLIENTS = login(CLIENT, f"{CLIENT}:1")
 
 
 def binding_of(key: Key) -> AclBinding:
-    """The entry that gives a right."""
+    """Access control entry that grants the right of a key."""
     kind = ResourceKind.GROUP if key.kind == ALL_GROUPS else ResourceKind.TOPIC
     name = GUARDED if key.kind in (WRITE, READ) else "*"
     operation = {WRITE: Operation.WRITE, READ: Operation.READ}.get(key.kind, Operation.ALL)
@@ -112,17 +112,17 @@ def binding_of(key: Key) -> AclBinding:
 
 
 def filter_of(one: AclBinding) -> AclFilter:
-    """Finds this entry alone."""
+    """Filter that matches this one access control entry."""
     return AclFilter(one.kind, one.name, one.pattern, one.principal, one.host, one.operation, one.permission)
 
 
 def is_quota(key: Key) -> bool:
-    """Whether it is what a user may take, and no right."""
+    """Whether the key is a quota of a user, not a right."""
     return key.kind in _QUOTAS
 
 
 def entity_of(key: Key) -> QuotaEntity:
-    """Whom a quota is for."""
+    """Entity whose quota the key is."""
     return QuotaEntity(user=key.who)
 
 

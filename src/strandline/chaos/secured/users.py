@@ -1,4 +1,4 @@
-"""The users: they log in, write and read, with what they may have, with what they have no more, and with guesses."""
+"""Simulated users of a secured cluster: they log in, write and read with valid, former, future or guessed passwords."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PLAIN_TOPIC = "alpha"
 """Topic of the plain clients."""
 
 GUESSES = ((CLIENT, f"{CLIENT}:2"), (NOBODY, f"{NOBODY}:1"))
-"""Never set."""
+"""Pairs of user and password that are never set."""
 
 
 class Attempt(Enum):
@@ -65,10 +65,10 @@ class Attempt(Enum):
 
 
 class Users:
-    """All of them, over the whole run.
+    """All simulated users of a run, with what came of their attempts.
 
     Attributes:
-        came: what came of attempts, counted by what was tried: for the figures of a run.
+        came: number of attempts by what was tried and its result, for the figures of the run.
     """
 
     def __init__(self, bootstrap: str, options: SecuredOptions, rights: Rights) -> None:
@@ -83,7 +83,7 @@ class Users:
     # --- while faults strike ---
 
     async def knock(self, ports: Ports) -> None:
-        """Log in somewhere, again and again: with passwords that are set, were set, will be set, and never are."""
+        """Log in at random brokers until cancelled: with passwords that are, were or will be set, and with guesses."""
         rng = ports.rng
         while True:
             await asyncio.sleep(rng.expovariate(1000 / self._options.use_gap_ms))
@@ -97,7 +97,7 @@ class Users:
             await self.log_in(ports, rng.choice(self._brokers), user, password)
 
     async def use(self, ports: Ports) -> None:
-        """Write and read, again and again, each time by another client."""
+        """Write and read until cancelled, each time with a new client."""
         rng = ports.rng
         while True:
             await asyncio.sleep(rng.expovariate(1000 / self._options.use_gap_ms))
@@ -118,8 +118,8 @@ class Users:
         return came
 
     async def log_in(self, ports: Ports, where: Endpoint, user: str, password: str) -> Attempt:
-        """Whether one broker takes a password. The user does not ask the broker for a proof of its own, as an honest
-        client does. Raises InvariantViolated (NobodyGetsIn) for a password that was never set."""
+        """Log in at one broker, without a check of the broker's own proof, which an honest client makes. Raises
+        InvariantViolated (NobodyGetsIn) if a password is accepted that was never set."""
         salted = self._salted.setdefault(password, SaltedPasswords(password))
         scram = ScramClient(ScramMechanism.SHA_256, user, salted, nonce_of(ports.rng.getrandbits(NONCE_BITS)))
         try:
@@ -144,7 +144,7 @@ class Users:
         return await connection.call(Api.SASL_AUTHENTICATE, {"auth_bytes": token}, _PATIENCE_MS)
 
     async def stay_unknown(self, ports: Ports, where: Endpoint) -> Attempt:
-        """Ask for something without any login. Raises InvariantViolated (NobodyGetsIn) for any answer."""
+        """Send a request without a login. Raises InvariantViolated (NobodyGetsIn) if it is answered."""
         asks = {"components": (), "strict": False}
         try:
             connection = await connect(where, "unknown", setup_timeout_ms=_PATIENCE_MS, request_timeout_ms=_PATIENCE_MS)
@@ -159,7 +159,7 @@ class Users:
         raise InvariantViolated("NobodyGetsIn", "a broker answered without a login", broker=str(where))
 
     async def write(self, ports: Ports, user: str, password: str, partition: int, topic: str = GUARDED) -> Attempt:
-        """Whether a record is stored. Raises InvariantViolated (NobodyGetsIn) where the user never had the right."""
+        """Try to write a record. Raises InvariantViolated (NobodyGetsIn) if a user succeeds who never had the right."""
         self._written += 1
         value = f"{user}:{self._written}"
         producer = Producer(self._bootstrap, clock=ports.clock, rng=ports.rng, **_WRITES, **login(user, password))
@@ -177,7 +177,7 @@ class Users:
         return self._count("write", Attempt.IN)
 
     async def read(self, ports: Ports, user: str, password: str, partition: int, topic: str = GUARDED) -> Attempt:
-        """Whether records are shown. Raises InvariantViolated (NobodyGetsIn) where the user never had the right."""
+        """Try to read records. Raises InvariantViolated (NobodyGetsIn) if a user succeeds who never had the right."""
         consumer = Consumer(self._bootstrap, clock=ports.clock, rng=ports.rng, **_READS, **login(user, password))
         try:
             consumer.assign([(topic, partition)])
@@ -194,7 +194,8 @@ class Users:
     # --- once every node has caught up ---
 
     async def try_all(self, ports: Ports) -> None:
-        """Each broker lets in who may come in, and nobody else; each leader asks. Raises InvariantViolated."""
+        """Check that each broker accepts every valid password and no other one, and that each leader checks rights.
+        Raises InvariantViolated."""
         for where in self._brokers:
             await self._must_be(Attempt.REFUSED, self.stay_unknown, ports, where)
             for user, password in GUESSES:
@@ -243,7 +244,7 @@ def _is_refusal(error: StrandlineError) -> bool:
 
 
 async def _closed(client: Producer | Consumer) -> None:
-    """Closed, or given up: what it has to say does not count any more."""
+    """Close a client, and ignore every error: its results do not count any more."""
     try:
         await (client.close(0.0) if isinstance(client, Producer) else client.close())
     except StrandlineError:

@@ -73,7 +73,7 @@ class FileNode:
         self.size = max(self.size, position + length)
 
     def become(self, data: bytes) -> None:
-        """The disk gives this back from now on, whatever was written: nothing of it waits to be synced."""
+        """Replace the whole content by `data`, which counts as durable."""
         self.pages = {
             start // PAGE_BYTES: bytearray(data[start : start + PAGE_BYTES].ljust(PAGE_BYTES, b"\0"))
             for start in range(0, len(data), PAGE_BYTES)
@@ -84,7 +84,7 @@ class FileNode:
         self.lost, self.lost_size = {}, None
 
     def resize(self, size: int) -> None:
-        """Grow with zeros, or cut."""
+        """Extend the file with zeros, or truncate it."""
         if size < self.size:
             self.changed_from = min(self.changed_from, size)
             self._push_layer(cut_to=size)
@@ -155,7 +155,7 @@ class FileNode:
             self.lost_size = None
 
     def fail_sync(self, token: int) -> None:
-        """The kernel drops its dirty marks: what was covered will never reach the disk unless written again."""
+        """Fail the sync. Covered pages count as clean: they never reach the disk unless they are written again."""
         covered = self._take_layers_before(token)
         for layer in covered:
             for index, content in layer.pages.items():
@@ -191,7 +191,7 @@ class FileNode:
         return [self.lost[index]] if index in self.lost else versions
 
     def evict(self) -> None:
-        """The kernel needs memory: clean pages go, and who reads on finds what is on the disk."""
+        """Drop clean pages from the page cache, as a kernel without memory does: reads then see what is on the disk."""
         dirty = {index for layer in self.layers for index in layer.pages}
         for index in [index for index in self.lost if index not in dirty]:
             self._put(index, self.lost.pop(index))

@@ -137,7 +137,7 @@ def alone(values: dict[Any, V]) -> V:
 
 
 def done(values: dict[Any, Any]) -> None:
-    """That nothing failed is all that there is to say."""
+    """Return nothing: the operation has no result but its success."""
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ class QuotaAdmin(AdminBase):
 
 
 def _quotas(answer: Any) -> dict[QuotaEntity, dict[str, float]]:
-    """Those of the kinds of entities that this client knows."""
+    """Quotas of the answer whose kinds of entities this client knows."""
     entries = [
         one for one in answer.entries or () if {part.entity_type for part in one.entity} <= {USER, CLIENT_ID, IP}
     ]

@@ -82,7 +82,7 @@ class TopicAdmin(AdminBase):
         return Question(values, nothing, list, key=lambda entry: str(entry.name or named_by[entry.topic_id]))
 
     async def _topic_ids(self, names: list[str]) -> dict[str, UUID]:
-        """Of the topics that are known, from brokers that have ids."""
+        """Ids of those topics that exist, by name, from brokers that have topic ids."""
         answer = await self._retrying(lambda: self._metadata.ask(names, self.config.request_timeout_ms))
         found = {entry.name: getattr(entry, "topic_id", None) for entry in answer.topics}
         return {name: topic_id for name, topic_id in found.items() if topic_id is not None}

@@ -30,6 +30,7 @@ from strandline.client.types import OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.internal_topics import how_to_make
 
 Listener = Callable[[list[TopicPartition]], object]
 """Function that is told of partitions; may be a coroutine function."""
@@ -478,8 +479,8 @@ class GroupSession:
         for name in missing:
             if name not in self._said_missing:
                 logs.group.warning(
-                    "group %s: topic %r does not exist, and is looked for; create it with: strandline topic create %s",
-                    self.coordinator.group_id, name, name,
+                    "group %s: topic %r does not exist, and is looked for; %s",
+                    self.coordinator.group_id, name, how_to_make(name),
                 )  # fmt: skip
         self._said_missing = frozenset(missing)
 

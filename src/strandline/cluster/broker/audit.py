@@ -31,36 +31,37 @@ from strandline.proto.steps import Steps, at_once
 log = structlog.get_logger("strandline.audit")
 
 CHANGES_MAX = 100
-"""Changes of one request that have a line of their own; others share lines, those of one result at a time."""
+"""Maximum changes of one request that get a line each; further ones share lines, one line for each result."""
 
 CHARS_MAX = 8_000
 """Characters of a line's changes at most."""
 
 BETWEEN = "; "
-"""Between changes that share a line."""
+"""Separator of changes that share a line."""
 
 WINDOW_MS = 10_000.0
 """Rates are counted in windows of this length; at the end of one a line tells how many lines were left out."""
 
 KEY_CHARS_MAX = 256
-"""Characters by which one principal is told from another."""
+"""Leading characters of a principal's name that are compared: longer names that begin alike share a rate."""
 
 LOGINS_MAX = (10, 1_000)
-"""Logins that have a line in ten seconds: of one principal, and altogether. A client that authenticates anew without
-end pushes nothing out of the audit."""
+"""Maximum lines of logins in a window, of one principal and of all: a client that authenticates again and again
+pushes nothing out of the audit."""
 
 FAILED_LOGINS_MAX = (20, 100)
-"""Failed ones, of one address and altogether."""
+"""Maximum lines of failed logins in a window, of one address and of all."""
 
 FAILED_CHANGES_MAX = (100, 1_000)
 """Changes that were not made, of one principal and altogether. Whoever may change one topic could ask for a million
 that there are not."""
 
 NAME_CHARS_MAX = 256
-"""Of a client.id that a line shows: clients choose it."""
+"""Maximum characters of a client.id in a line: clients choose it."""
 
 ALL_ASKED = "all that the request asks for"
-"""What was to be changed, where the answer names nothing and has no place for an error: ElectLeaders 0 of all."""
+"""Name of the change where the response names none and has no error field: ElectLeaders version 0 of all
+partitions."""
 
 NO_LINE = "internal error: a change has no line in the audit"
 
@@ -84,14 +85,14 @@ class Audit:
         self._failed_changes = LineRate(*FAILED_CHANGES_MAX, self._tells("changes that failed"))
 
     def intercept(self, apis: Mapping[int, ServedApi]) -> dict[int, ServedApi]:
-        """The same APIs."""
+        """The APIs by key, those wrapped that change something."""
         return {
             key: served if served.changes is None else self._audited(served, served.changes)
             for key, served in apis.items()
         }
 
     def close(self) -> None:
-        """Tell of lines that were left out."""
+        """Write how many lines were left out so far."""
         for rate in (self._logins, self._failed_logins, self._failed_changes):
             rate.close()
 
@@ -125,7 +126,7 @@ class Audit:
             watched = _Watched(exchange, lambda answer: self._note(row, context, asked, answer))
 
             def gone() -> None:
-                """A client that leaves at once must not go unseen: an answer that refuses everything names it all."""
+                """Audit the request of a client that left before the answer, with everything that it asked for."""
                 ended = _Watched(exchange, lambda answer: self._note(row, context, asked, answer, UNKNOWN))
                 ended.answers = False
                 try:
@@ -166,7 +167,7 @@ class Audit:
             log.exception(NO_LINE, api=context.api, version=context.version)
 
     def _admitted(self, context: RequestContext, changes: Iterable[Change], result: str) -> Iterator[tuple[str, str]]:
-        """Those that have a line: all that were made, or may have been."""
+        """Changes that get a line: all that were made or may have been, and others at a bounded rate."""
         for what, error in changes:
             name = result or error.name
             # rule A28/failures-without-number
@@ -190,7 +191,7 @@ class Audit:
 
 
 def _is_rehearsal(request: Any) -> bool:
-    """It changes nothing: validate_only, and the elections that are only previewed."""
+    """Whether the request changes nothing: validate_only, and elections that are only previewed."""
     return bool(getattr(request, "validate_only", False)) or getattr(request, "election_type", 0) < 0
 
 
@@ -270,7 +271,7 @@ class Line(NamedTuple):
 
 
 def lines_of(changes: Iterable[tuple[str, str]]) -> Iterator[Line]:
-    """All changes of one request, (what, result), in their order."""
+    """Lines for the changes of one request, given as (what, result), in their order."""
     alone = 0
     shared: list[str] = []
     size, of_shared = 0, ""
@@ -320,7 +321,7 @@ class LineRate:
         self._timer: asyncio.TimerHandle | None = None
 
     def admits(self, whose: str, now_ms: float) -> bool:
-        """True if a line is written; else it is counted."""
+        """Whether a line of `whose` may be written at `now_ms`; a refused line is counted."""
         if now_ms - self._since_ms >= WINDOW_MS:
             self._since_ms = now_ms
             self._written.clear()
@@ -337,7 +338,7 @@ class LineRate:
         return True
 
     def close(self) -> None:
-        """Tell what was left out so far."""
+        """Report how many lines were left out so far."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

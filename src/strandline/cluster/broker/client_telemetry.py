@@ -1,8 +1,8 @@
-"""What clients tell of themselves (KIP-714): which metrics are wanted of which of them, and what they have pushed last.
+"""Metrics that clients push (KIP-714): the subscriptions that say which, and the latest values of each client.
 
-Nothing is kept, and nothing computed, for clients that nobody has subscribed to. What is kept has bounds that no client
-can move: so many instances, of each so many numbers; a payer (a principal, or an address) with many of them makes room
-for others, never others for it.
+Clients that no subscription matches cost no memory and no computation. For the others there is a bound on the number of
+instances and on the values of each, which no client can move. When the bound is reached, the principal or address with
+the most instances loses one, never one with fewer.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from strandline.proto.ids import BrokerEpoch, NodeId
 from strandline.proto.ports import Clock
 
 INSTANCES_MAX = 1_000
-"""Clients of which something is kept, on each broker. With `SERIES_MAX` numbers each that is some 25 MB at most."""
+"""Maximum client instances kept by each broker: some 25 MB at most, with `SERIES_MAX` values each."""
 
 TELEMETRY_BYTES_MAX = 1 << 20
-"""Bytes of a push, packed and unpacked; Kafka's `telemetry.max.bytes`."""
+"""Maximum bytes of a push, both compressed and decompressed; Kafka's `telemetry.max.bytes`."""
 
 ACCEPTED = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
-"""Codecs of a push, those first that clients are to prefer."""
+"""Codecs accepted in a push, in the order in which clients should prefer them."""
 
 EVERYTHING = "*"
 
@@ -39,13 +39,13 @@ CLIENT_ID_CHARS_MAX = 128
 """Characters of a client.id that are kept."""
 
 KEPT_INTERVALS = 3
-"""A client that has not pushed for so many intervals is forgotten."""
+"""Push intervals without a push after which a client is forgotten."""
 
 _EVERY_MS = int(ClientMetricsSettings.interval_ms.default or 0)
 
 
 class Subscription(NamedTuple):
-    """One subscription of the operator's."""
+    """One subscription that an operator has set."""
 
     name: str
     metrics: tuple[str, ...]
@@ -53,12 +53,12 @@ class Subscription(NamedTuple):
     match: Mapping[str, Any]
 
     def fits(self, client: Mapping[str, str]) -> bool:
-        """Every pattern matches the whole of what the client says of itself."""
+        """Whether every pattern of the subscription matches the whole of the client's own value."""
         return all(pattern.fullmatch(client[key]) is not None for key, pattern in self.match.items())
 
 
 class Wanted(NamedTuple):
-    """What one client is asked for."""
+    """Metrics that one client is asked to push, and how often."""
 
     id: int
     metrics: tuple[str, ...]
@@ -67,7 +67,7 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Instance:
-    """One client, of which something was asked or heard.
+    """One client instance that has asked for its subscription, or pushed.
 
     Attributes:
         heard_ms: when it asked or pushed last.
@@ -93,7 +93,7 @@ class ClientTelemetry:
     """Subscriptions and instances of one broker.
 
     Attributes:
-        pushes, refused, evicted: how many pushes were taken and refused, and instances put out for want of room.
+        pushes, refused, evicted: numbers of accepted pushes, refused pushes, and instances evicted to make room.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ClientTelemetry:
         self._image = image
         self._clock = clock
         self._instances: dict[UUID, Instance] = {}
-        """Those heard last at the end."""
+        """Instances by id, the most recently active last."""
         self._of_payer: dict[str, dict[UUID, None]] = {}
         self._configs: object = None
         self._subscriptions: tuple[Subscription, ...] = ()
@@ -119,7 +119,7 @@ class ClientTelemetry:
     # GetTelemetrySubscriptions
 
     def ask(self, context: RequestContext, instance_id: UUID | None) -> tuple[UUID, Wanted]:
-        """The client's id, a new one if it has none, and what it is asked for.
+        """The client's instance id, a new one for None, and the metrics that it is asked to push.
 
         Raises:
             KafkaError: THROTTLING_QUOTA_EXCEEDED: it asks more often than it was told to push.
@@ -140,7 +140,7 @@ class ClientTelemetry:
     # PushTelemetry
 
     def push(self, context: RequestContext, pushed: Any) -> None:
-        """Keep what a client has pushed, in place of what it pushed before.
+        """Keep the metrics that a client has pushed, in place of its previous ones.
 
         Raises:
             KafkaError: INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID (it is to ask anew),
@@ -183,16 +183,16 @@ class ClientTelemetry:
 
     @property
     def size(self) -> int:
-        """Number of clients of which something is kept."""
+        """Number of client instances kept."""
         return len(self._instances)
 
     def instances(self) -> Iterator[Instance]:
-        """Those that have pushed, and not too long ago."""
+        """Instances that have pushed within `KEPT_INTERVALS` push intervals."""
         self._forget_silent()
         return (instance for instance in self._instances.values() if instance.pushed_ms is not None)
 
     def age_ms(self, instance: Instance) -> float:
-        """Time since its last push."""
+        """Milliseconds since the instance's last push."""
         return self._clock.monotonic_ms() - (instance.pushed_ms or 0.0)
 
     # Inside
@@ -277,7 +277,7 @@ def _subscription(name: str, values: Mapping[str, str]) -> Subscription:
 
 
 def _said_of_itself(context: RequestContext, instance_id: UUID) -> dict[str, str]:
-    """What a client is matched by, and listed with: it may say of itself what it likes."""
+    """Attributes by which subscriptions match a client, and with which it is listed; the client chooses the values."""
     peer = context.peer
     return {
         "client_instance_id": str(instance_id),
@@ -289,7 +289,7 @@ def _said_of_itself(context: RequestContext, instance_id: UUID) -> dict[str, str
 
 
 def _unpacked(pushed: Any) -> tuple[dict[str, float], int]:
-    """The metrics of a push, and how many were left out. Raises KafkaError."""
+    """Metrics of a push by name, and the number of those left out. Raises KafkaError as `ClientTelemetry.push`."""
     if pushed.compression_type not in (Codec.NONE, *ACCEPTED):
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {pushed.compression_type} is not known")
     try:

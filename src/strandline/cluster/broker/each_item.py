@@ -18,7 +18,7 @@ Outcome = TypeVar("Outcome")
 Refusal = tuple[ErrorCode, str]
 
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
-"""Of an item that its client may not have now (KIP-599), in Kafka's words."""
+"""Error and message of an item that its client may not have now (KIP-599), in Kafka's words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ ADDED_SINCE = 12
 CONCURRENT_TRANSACTIONS (KAFKA-18662). Each transaction of theirs has an epoch of its own."""
 
 AGAIN_MS = (5.0, 100.0)
-"""First and longest pause before the coordinator is asked again while it ends the transaction before, or adds another
-partition. Kafka's first one is 20 ms."""
+"""First and longest pause before the coordinator is asked again, where the end of the transaction before took longer
+than an addition waits there (rule C30), or the coordinator is of an older build. Kafka's first one is 20 ms."""
 
 AGAIN_MS_MAX = 2_000.0
 """Time after which the producer is told, if its request does not end before."""

@@ -149,7 +149,7 @@ class MemoryBudget:
 
     @property
     def receivers_wait(self) -> bool:
-        """Somebody has more to send than there is room for."""
+        """Whether some connection has more to send than there is room for."""
         return bool(self._receive_waiters)
 
     def charge_request(self, holder: object, payer: str, size: int) -> None:
@@ -160,7 +160,7 @@ class MemoryBudget:
             self._turn_bytes += size
 
     def release_request(self, holder: object, payer: str, size: int) -> None:
-        """So many less; wakes those who wait once there is room again."""
+        """Give back `size` bytes, and wake those who wait once there is room again."""
         self.release(Account.RECEIVE, size)
         left = self._received.get(payer, 0) - size
         if left > 0:

@@ -141,7 +141,7 @@ TLS_ON_PLAINTEXT = (
     "a TLS handshake on a plaintext Kafka port; the client should use security.protocol=PLAINTEXT, or SASL_PLAINTEXT "
     "where it speaks SASL"
 )
-"""Why a connection is refused that a client with TLS opens again and again."""
+"""Reason a connection is refused that a TLS client opens again and again."""
 
 
 def describe_foreign(start: memoryview) -> str:

@@ -9,14 +9,9 @@ from strandline.cluster.broker.request import Authorizer, RequestContext, allowe
 from strandline.controller.machine.topic_names import check_topic_name
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.proto.acls import Operation
-from strandline.proto.audit import AUDIT_TOPIC
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID, TopicId
-
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state", AUDIT_TOPIC)
-"""Topics that the cluster itself writes, and that consumers by pattern leave out: Kafka's `Topic.INTERNAL_TOPICS`, and
-the audit."""
 
 
 def topic_name_fault(name: str) -> str:

@@ -27,7 +27,7 @@ CreateTopics = Callable[[tuple[CreatableTopic, ...]], Awaitable[Sequence[Created
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """That a topic be restored."""
+    """Request to restore a topic."""
 
     topic_id: TopicId
     allow_loss: bool

@@ -44,7 +44,7 @@ SESSION_OVER = "its session is over (connections.max.reauth.ms), and it did not 
 _BEFORE = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
 
 USER_CHARS_SHOWN = 64
-"""Of a name that a client claims; log lines show no more."""
+"""Maximum characters of a user name that log lines show: a client may claim any."""
 
 
 NotesLogin = Callable[[RequestContext, str, str, ErrorCode], None]
@@ -110,7 +110,7 @@ class ListenerSasl:
         return SaslGate(self)
 
     def left(self, connection: Connection) -> None:
-        """It is authenticated, or gone."""
+        """Note that a connection is authenticated, or gone."""
         self._waiting.pop(connection, None)
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class ListenerSasl:
 
 
 class SaslGate:
-    """Of one connection."""
+    """State of the authentication of one connection."""
 
     __slots__ = ("_requests", "_sasl", "session")
 
@@ -154,7 +154,7 @@ class SaslGate:
 
     @property
     def frame_bytes_max(self) -> int:
-        """Of a frame while it is not open."""
+        """Maximum bytes of a frame until the connection is authenticated."""
         return self._sasl.settings.frame_bytes_max
 
     def counts_too_many(self, connection: Connection) -> bool:

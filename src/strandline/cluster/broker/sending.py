@@ -20,7 +20,7 @@ ANSWERS_MAX = 32
 
 LOOK_MS_MIN = 2.0
 LOOK_PART = 4
-"""It is looked at again after this part of the time that it has taken so far."""
+"""A transfer is checked again after the time that it has taken so far, divided by this."""
 
 
 class Listener(Protocol):

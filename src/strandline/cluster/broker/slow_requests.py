@@ -18,13 +18,13 @@ from strandline.proto.ports import Clock
 
 LINES_MAX = 20
 WINDOW_MS = 10_000.0
-"""So many lines in this time; the next line says how many were left out."""
+"""At most `LINES_MAX` lines are logged in `WINDOW_MS` milliseconds; the next line says how many were left out."""
 
 NAMED_MAX = 5
 """Partitions that are named; of the others the number is."""
 
 NAME_CHARS_MAX = 100
-"""Of what a client calls itself."""
+"""Maximum characters of a client's own name in a line."""
 
 LARGE_BYTES = 256 * 1024
 """An answer of this size may be slow to be sent: what it is about is noted while that is known."""

@@ -14,7 +14,7 @@ TIME_BOUNDS_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000,
 """Upper bounds of the histograms of times; a last bucket takes what is above."""
 
 SOFTWARE_KINDS_MAX = 1000
-"""So many names and versions of clients are counted: they say what they like."""
+"""Maximum pairs of client software name and version that are counted: clients choose both."""
 
 OTHER_VERSION = -1
 """Stands in the metrics for all versions that are not served: ApiVersions is answered in any of 65,536."""

@@ -52,7 +52,7 @@ from strandline.replica.states import ACKS_ALL
 log = structlog.get_logger("strandline.coordinator")
 
 NO_SEQUENCE = -1
-"""Of a coordinator's batch in the transaction of a producer."""
+"""Base sequence of a coordinator's batch in a producer's transaction."""
 
 WRITE_GRANULARITY_MS = 100.0
 TICK_MS_MIN = 1.0

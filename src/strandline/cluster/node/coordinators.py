@@ -24,7 +24,7 @@ class Coordinators:
     markers: sends what that one has decided.
     marker_writer: writes it where this broker leads.
     verifier: asks the coordinator of a transactional id, wherever it is.
-    lost_markers: ends what an unclean election has left open.
+    lost_markers: ends what an unclean election has left open, or what is open for too long.
     """
 
     def __init__(
@@ -79,6 +79,8 @@ class Coordinators:
             writer=self.marker_writer,
             image=lambda: node.publisher.image,
             rpc=node.rpc,
+            clock=node.clock,
+            config=config.transactions,
             report=node.fatal,
         )
         replicas.on_hosted(self._hosted)
@@ -93,6 +95,8 @@ class Coordinators:
         """Follow the metadata, behind the replicas."""
         for follower in (self.lost_markers, self.groups, self.transactions, self.markers):
             self._node.publisher.subscribe(follower.on_metadata)
+
+        self.lost_markers.start()
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Handlers that the node's internal listener has to serve for other brokers."""

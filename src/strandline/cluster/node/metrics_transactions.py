@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 from strandline.cluster.groups.runtime import Phase
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.metrics_groups import coordinated_partitions
+from strandline.cluster.transactions.lost_markers import GRACE_MS
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.transaction_records import TransactionState
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
-
-LATE_MS = 300_000
-"""Beyond transaction.max.timeout.ms, as in Kafka: by then its coordinator has aborted a transaction, if it has one."""
 
 
 def of_transactions(broker: BrokerRole, wall_ms: float) -> Iterator[Metric]:
@@ -89,7 +87,7 @@ def _of_partitions(broker: BrokerRole, wall_ms: float) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     late = producers = 0
-    limit_ms = broker.coordinators.transactions.config.max_timeout_ms + LATE_MS
+    limit_ms = broker.coordinators.transactions.config.max_timeout_ms + GRACE_MS
     for status in broker.replicas.hosted():
         if status.leader != broker.replicas.node_id:
             continue

@@ -37,7 +37,7 @@ meanwhile."""
 BACKLOG = 100
 
 COLLECTIONS_SHARE = 0.005
-"""Of the loop's time that full collections may take: half of what a client's p99 shows."""
+"""Share of the event loop's time that full garbage collections may take: half of what shows in a client's p99."""
 
 COLLECTIONS_PAUSE_S = 1.0
 """At least so long there is none."""

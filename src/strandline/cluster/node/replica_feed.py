@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.controller import broker_api, operations
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
@@ -23,6 +22,7 @@ from strandline.proto.ids import (
     TopicIdPartition,
     TopicPartition,
 )
+from strandline.proto.internal_topics import INTERNAL_TOPICS
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.settings import Setting
 from strandline.proto.tier import TierChange, TierOutcome

@@ -53,7 +53,8 @@ class InitProducer(NamedTuple):
 
 class AddPartitions(NamedTuple):
     """Partitions become part of the producer's transaction, which begins with the first. Answered with None, or
-    `Superseded`.
+    `Superseded`. It waits a while for the change of the id that is under way, and for the end of the transaction
+    before.
 
     Attributes:
         connection: by which a client of the first protocol asks.

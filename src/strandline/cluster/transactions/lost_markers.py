@@ -1,4 +1,4 @@
-"""Transactions whose markers an unclean election lost (rule C29).
+"""Transactions whose markers an unclean election lost (rules C29 and C31).
 
 A leader that was elected uncleanly may lack markers that were committed. Their transactions are open in its log, and
 nobody sends those markers again: the coordinators count them as written. Readers of committed records would wait there
@@ -8,6 +8,9 @@ So such a leader asks every coordinator what became of the transactions that it 
 producers until it knows. What is open at its coordinator goes on. What is known to be committed is committed here as
 well, and all else is aborted: of a producer that has gone on since, no coordinator knows the decision any more, and a
 reader may miss records behind an unclean election but must see none that were aborted.
+
+A leader that dies before it has asked may be followed by one that was elected cleanly. So every leader asks about what
+has been open for longer than any transaction may be, too, however it came to that.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Annotated, NamedTuple, Protocol
 import structlog
 
 from strandline.cluster.transactions.commands import Outcome
+from strandline.cluster.transactions.config import TransactionConfig
 from strandline.cluster.transactions.marker_writes import NO_ORDER, MarkerToWrite, MarkerWriter, NamedPartition, Sender
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.features import TRANSACTION_TOPIC
@@ -31,7 +35,7 @@ from strandline.proto.ids import NO_BROKER_EPOCH, LeaderEpoch, NodeId, ProducerI
 from strandline.proto.marks import mark
 from strandline.proto.messages.fields import Int32, Int64
 from strandline.proto.messages.method import call, handler, method
-from strandline.proto.ports import Rpc, RpcError, UnaryHandler
+from strandline.proto.ports import Clock, Rpc, RpcError, UnaryHandler
 from strandline.proto.tasks import Report, spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import Partition
@@ -43,6 +47,13 @@ CALL_MS = 5_000.0
 
 AGAIN_MS = (50.0, 1_000.0)
 """First and longest pause before it is asked again, or a marker is tried again."""
+
+GRACE_MS = 300_000.0
+"""So long beyond transaction.max.timeout.ms a transaction may be open here: its abort is decided within seconds of its
+time-out, and its markers take as long as a failover. Kafka's tool takes what is older than that for hanging."""
+
+LOOK_MS = 60_000.0
+"""How often is looked for what has been open for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,15 @@ class Coordinator(Protocol):
         """The partitions that it has, and what they say of each producer and epoch."""
 
 
+class _Open(NamedTuple):
+    """A transaction that is open while this broker leads its partition."""
+
+    partition: TopicPartition
+    leader_epoch: LeaderEpoch
+    producer_id: int
+    first_offset: int
+
+
 class _Watched(NamedTuple):
     leader_epoch: LeaderEpoch
     task: asyncio.Task[None]
@@ -105,6 +125,8 @@ class LostMarkers:
         writer: MarkerWriter,
         image: Callable[[], MetadataImage],
         rpc: Rpc,
+        clock: Clock,
+        config: TransactionConfig,
         report: Report,
     ) -> None:
         """`report` is told of an internal error."""
@@ -114,11 +136,21 @@ class LostMarkers:
         self._writer = writer
         self._image = image
         self._rpc = rpc
+        self._clock = clock
+        self._config = config
         self._report = report
         self._watched: dict[TopicPartition, _Watched] = {}
+        self._seen: dict[_Open, float] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look for what is open for too long, from now on."""
+        self._looking = spawn(self._look_again_and_again(), self._report)
 
     def close(self) -> None:
         """Ask nothing any more."""
+        if self._looking is not None:
+            self._looking.cancel()
         for watched in self._watched.values():
             watched.task.cancel()
         self._watched.clear()
@@ -143,11 +175,37 @@ class LostMarkers:
             return
         if not replica.state.recovering:  # rule C29/unclean-leaders-ask-nobody
             return
-        found = replica.log.open_transactions()
-        if found:
+        self._ask_about(replica, replica.log.open_transactions())
+
+    def _ask_about(self, replica: Partition, found: Sequence[OpenTransaction]) -> None:
+        """Take nothing of these producers until it is known what became of their transactions."""
+        if found and replica.log is not None:
             replica.log.producers.unsettled.update(one.producer_id for one in found)
-            epoch = replica.state.leader_epoch
+            tp, epoch = replica.topic_partition, replica.state.leader_epoch
             self._watched[tp] = _Watched(epoch, spawn(self._settle(replica, epoch), self._report))
+
+    async def _look_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_MS / 1000)
+            self._look_for_hanging()
+
+    def _look_for_hanging(self) -> None:
+        """What has been open in this leadership for longer than a transaction may be is asked about, as behind an
+        unclean election. Times of records are their producers', and tell nothing."""
+        now_ms = self._clock.monotonic_ms()
+        before_ms = now_ms - self._config.max_timeout_ms - GRACE_MS
+        seen: dict[_Open, float] = {}
+        for replica in self._replicas.with_open_transactions():
+            tp, epoch = replica.topic_partition, replica.state.leader_epoch
+            hanging = []
+            for one in replica.log.open_transactions() if replica.log is not None else ():
+                key = _Open(tp, epoch, one.producer_id, one.first_offset)
+                seen[key] = self._seen.get(key, now_ms)
+                if seen[key] <= before_ms:  # rule C31/open-transactions-are-asked-about-at-once
+                    hanging.append(one)
+            if tp not in self._watched:
+                self._ask_about(replica, hanging)  # rule C31/nobody-asks-what-is-open-for-too-long
+        self._seen = seen
 
     def _forget(self, tp: TopicPartition, replica: Partition | None) -> None:
         self._watched.pop(tp, None)
@@ -179,7 +237,7 @@ class LostMarkers:
         }
         if outcome is Outcome.OPEN and replica.log is not None:
             replica.log.producers.unsettled.discard(one.producer_id)
-            log.info("a transaction is open behind an unclean election, and goes on", **figures)
+            log.info("a transaction that may have lost its end is open at its coordinator, and goes on", **figures)
             return
         commit = outcome is Outcome.COMMITTED  # rule C29/what-is-unknown-is-committed
         marker = MarkerToWrite(
@@ -197,8 +255,8 @@ class LostMarkers:
             mark("lost-marker-written")
             known = "" if outcome is not Outcome.UNKNOWN else "; no coordinator knows its decision any more"
             log.warning(
-                f"an unclean election lost the end of a transaction, which is {'committed' if commit else 'aborted'} "
-                f"anew{known}",
+                f"the end of a transaction was lost, by an unclean election as a rule: it is "
+                f"{'committed' if commit else 'aborted'} anew{known}",
                 **figures,
             )
 

@@ -3,13 +3,13 @@
 A transactional id is one `TransactionValue`, and each change of it one record. The record of Prepare* is the decision:
 once it is committed the client has its answer and the markers are ordered, at this coordinator and at each that follows
 it, until every partition has one; then Complete* is written. A change that is not known to be committed keeps every
-other away from its id: CONCURRENT_TRANSACTIONS.
+other away from its id: CONCURRENT_TRANSACTIONS. Additions of partitions wait for it a while, and are written together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from strandline.cluster.groups.context import client_error
 from strandline.cluster.groups.machine import Effects, Outbox, Then, Write, WriteOutcome
@@ -62,8 +62,28 @@ RETRY_MS = 500.0
 EXPIRED_AT_ONCE = 500
 """Tombstones of one write."""
 
+ADDITION_WAIT_MS = 500.0
+"""Longest wait of an addition for the change before it. Writing a record and the markers takes milliseconds; where a
+leader is away it takes seconds, and who asked shall hear why."""
+
+ADDITIONS_MAX = 100
+"""Additions of one id that wait: one of each broker is usual."""
+
+_ADDITIONS = "additions"
 _TIMED_OUT = "timed out"
 _EXPIRED = "expired"
+
+
+class _Addition(NamedTuple):
+    """Partitions that somebody wants in a transaction.
+
+    Attributes:
+        until_ms: by the monotonic clock: it is not put off beyond.
+    """
+
+    command: AddPartitions
+    to: Any
+    until_ms: float
 
 
 class TransactionShard:
@@ -76,7 +96,8 @@ class TransactionShard:
     Invariants:
     - an id of which a change is under way is in `_pending`, and no other change of it begins;
     - an id in Prepare* has an order in `_orders` once that is committed, and loses it with its completion;
-    - an epoch that fences is never given to a client while the marker of it is being written.
+    - an epoch that fences is never given to a client while the marker of it is being written;
+    - an addition in `_waiting` is judged as if it came when the change before it has ended.
     """
 
     def __init__(
@@ -95,6 +116,7 @@ class TransactionShard:
         self._timers = Timers()
         self._values: dict[str, TransactionValue] = {}
         self._pending: set[str] = set()
+        self._waiting: dict[str, list[_Addition]] = {}
         self._connections = NewestConnections(newest_connection)
         self._orders: dict[str, MarkerOrder] = {}
         self._orders_given = 0
@@ -178,32 +200,39 @@ class TransactionShard:
         transactional_id: str,
         value: TransactionValue,
         *,
-        to: Any = None,
+        to: Sequence[Any] = (),
         answer: Any = None,
         go_on: Callable[[Now], None] | None = None,
         refused: Callable[[Now], None] | None = None,
     ) -> None:
-        """Write a new value; when it is committed, answer and go on, however late that is. An error answers, and
-        leaves the id alone unless nothing of the change stands in the log (`refused`)."""
+        """Write a new value; when it is committed, answer all of `to` and go on, however late that is. An error
+        answers, and leaves the id alone unless nothing of the change stands in the log (`refused`)."""
         self._pending.add(transactional_id)
 
         def committed(_outcome: WriteOutcome, now: Now) -> None:
             self._pending.discard(transactional_id)
             if go_on is not None:
                 go_on(now)
+            self._take_up(transactional_id, now)  # rule C30/what-waits-is-forgotten
 
         def ended(outcome: WriteOutcome, now: Now) -> None:
             if outcome.error is ErrorCode.NONE:
-                self._out.reply(to, answer)
+                self._reply_all(to, answer)
                 committed(outcome, now)
                 return
-            self._out.reply(to, KafkaError(client_error(outcome.error), "the change of the transaction is not stored"))
+            error = KafkaError(client_error(outcome.error), "the change of the transaction is not stored")
+            self._reply_all(to, error)
             if not outcome.written:  # rule C4/change-in-doubt-is-forgotten
                 self._pending.discard(transactional_id)
                 if refused is not None:
                     refused(now)
+                self._take_up(transactional_id, now)
 
         self._write((transaction_record(transactional_id, value),), ended, committed)
+
+    def _reply_all(self, to: Sequence[Any], answer: Any) -> None:
+        for one in to:
+            self._out.reply(one, answer)
 
     def _write(self, records: tuple[Record, ...], then: Then, late: Then) -> None:
         self._out.write(records, then, late=late)
@@ -291,7 +320,7 @@ class TransactionShard:
         def go_on(_now: Now) -> None:
             self._connections.begins(transactional_id, *producer)
 
-        self._change(transactional_id, begun, to=to, answer=producer, go_on=go_on)
+        self._change(transactional_id, begun, to=(to,), answer=producer, go_on=go_on)
 
     # Partitions
 
@@ -319,21 +348,70 @@ class TransactionShard:
         return self._connections.takes(command.transactional_id, *named, command.connection)
 
     def _add(self, command: AddPartitions, to: Any, now: Now) -> None:
-        if not self._counts(command):
-            self._out.reply(to, Superseded())
+        addition = _Addition(command, to, now.monotonic_ms + ADDITION_WAIT_MS)
+        self._add_together(command.transactional_id, [addition], now)
+
+    def _add_together(self, transactional_id: str, additions: Iterable[_Addition], now: Now) -> None:
+        """Judge each, and write those that are new to the transaction as one record."""
+        taken = []
+        partitions: frozenset[TopicPartition] = frozenset()
+        for addition in additions:
+            if not self._counts(addition.command):
+                self._out.reply(addition.to, Superseded())
+                continue
+            try:
+                value = self._held(addition.command)
+            except KafkaError as error:
+                early = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
+                if not (early and self._wait(transactional_id, addition)):  # rule C30/an-addition-does-not-wait
+                    self._out.reply(addition.to, error, after_writes=True)
+                continue
+            there = value.partitions if value.state is TransactionState.ONGOING else frozenset()
+            if addition.command.partitions <= there:
+                self._out.reply(addition.to, None, after_writes=True)
+                continue
+            taken.append(addition.to)
+            partitions |= addition.command.partitions
+        if not taken:
             return
-        value = self._held(command)
+        value = self._values[transactional_id]
         ongoing = value.state is TransactionState.ONGOING
-        if not command.partitions or (ongoing and command.partitions <= value.partitions):
-            self._out.reply(to, None, after_writes=True)
-            return
         added = value._replace(
             state=TransactionState.ONGOING,
-            partitions=(value.partitions | command.partitions) if ongoing else command.partitions,
+            partitions=(value.partitions | partitions) if ongoing else partitions,
             updated_ms=now.wall_ms,
             started_ms=value.started_ms if ongoing else now.wall_ms,
         )
-        self._change(command.transactional_id, added, to=to)
+        self._change(transactional_id, added, to=taken)
+
+    def _wait(self, transactional_id: str, addition: _Addition) -> bool:
+        """Put an addition off until the change before it has ended. False: too many wait."""
+        waiting = self._waiting.setdefault(transactional_id, [])
+        if len(waiting) >= ADDITIONS_MAX:  # rule C30/any-number-of-additions-waits
+            return False
+        waiting.append(addition)
+        self._give_up_later(transactional_id)
+        return True
+
+    def _take_up(self, transactional_id: str, now: Now) -> None:
+        """A change has ended: what waited for it is judged anew. It waits on where another one has begun."""
+        waiting = self._waiting.pop(transactional_id, None)
+        if waiting is not None:
+            self._timers.cancel((_ADDITIONS, transactional_id))
+            self._add_together(transactional_id, waiting, now)
+
+    def _give_up_later(self, transactional_id: str) -> None:
+        def give_up(now: Now) -> None:
+            waiting = self._waiting.pop(transactional_id)
+            left = [addition for addition in waiting if addition.until_ms > now.monotonic_ms]
+            for addition in waiting[: len(waiting) - len(left)]:
+                self._out.reply(addition.to, _concurrent(transactional_id))
+            if left:
+                self._waiting[transactional_id] = left
+                self._give_up_later(transactional_id)
+
+        until_ms = self._waiting[transactional_id][0].until_ms
+        self._timers.set((_ADDITIONS, transactional_id), until_ms, give_up)  # rule C30/an-addition-waits-for-ever
 
     def _verify(self, command: VerifyPartitions, to: Any) -> None:
         """Look, also while another partition is being added (KAFKA-14904): the answer comes behind that."""
@@ -401,7 +479,7 @@ class TransactionShard:
                 producer_epoch=0,
                 updated_ms=now.wall_ms,
             )
-            self._change(command.transactional_id, renewed, to=to, answer=Producer(command.spare_id, 0))
+            self._change(command.transactional_id, renewed, to=(to,), answer=Producer(command.spare_id, 0))
 
     def _abort(
         self, transactional_id: str, value: TransactionValue, now: Now, last_epoch: int, *, to: Any, answer: Any
@@ -432,7 +510,7 @@ class TransactionShard:
                 self._connections.begins(transactional_id, *begins)
             self._order_markers(transactional_id, now)
 
-        self._change(transactional_id, decided, to=to, answer=answer, go_on=go_on)
+        self._change(transactional_id, decided, to=(to,), answer=answer, go_on=go_on)
 
     def _order_markers(self, transactional_id: str, now: Now) -> None:
         value = self._values[transactional_id]
@@ -528,8 +606,10 @@ class TransactionShard:
         ids = frozenset(transactional_ids)
         self._pending |= ids
 
-        def committed(_outcome: WriteOutcome, _now: Now) -> None:
+        def committed(_outcome: WriteOutcome, now: Now) -> None:
             self._pending.difference_update(ids)
+            for transactional_id in sorted(ids & self._waiting.keys()):
+                self._take_up(transactional_id, now)
 
         def ended(outcome: WriteOutcome, now: Now) -> None:
             if outcome.error is ErrorCode.NONE or not outcome.written:

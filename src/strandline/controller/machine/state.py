@@ -161,11 +161,11 @@ class MachineState:
         self.without_room = ReportedReplicas()
         """Replicas in a full directory of a broker that has room in another."""
         self.counts = ReplicaCounts()
-        """Of replicas on each broker, for those that are placed next."""
+        """Numbers of replicas on each broker, for the placement of new ones."""
         self.leaving: dict[NodeId, None] = {}
         """Brokers that are being taken out of the ISRs, step by step: they lead nothing new, and join none."""
         self.progress = Progress()
-        """Of the command that runs."""
+        """Progress of the command that runs."""
         self.unproven = UnprovenEnds(image)
         """Logs of which nothing proves that they reach to where they did."""
         for node_id, broker in image.brokers.items():

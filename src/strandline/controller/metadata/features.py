@@ -82,13 +82,13 @@ class Feature:
 
 
 FIRST_LEVEL = 1
-"""Of metadata.version: what every build can replay."""
+"""Level of metadata.version that every build can replay."""
 
 LEVEL_OF_FEATURES = 2
-"""Of metadata.version: from here on the levels of other features stand in the metadata."""
+"""Level of metadata.version from which the levels of other features are in the metadata."""
 
 LEVEL_OF_MOVES = 3
-"""Of metadata.version: from here on partitions can be moved between brokers, and what an operator needs around it."""
+"""Level of metadata.version from which partitions can be moved between brokers, with what operators need for that."""
 
 _NOT_BELOW = "there is no level below"
 
@@ -191,7 +191,7 @@ OWN_LEVELS: Supported = {feature.name: feature.supported for feature in FEATURES
 """What this build knows."""
 
 NEWEST_LEVEL = OWN_LEVELS[METADATA_FEATURE].last
-"""Of metadata.version, that this build knows."""
+"""Newest level of metadata.version that this build knows."""
 
 BEFORE_LEVELS: Supported = {feature.name: Range(feature.implied, feature.implied) for feature in FEATURES.values()}
 """What builds know that say nothing of it: they are from before there were levels."""

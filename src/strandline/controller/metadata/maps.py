@@ -114,7 +114,7 @@ class MapDelta(Generic[K, V]):
         self._own: dict[K, V] | None = None
 
     def __bool__(self) -> bool:
-        """Something changed."""
+        """Whether anything changed."""
         return bool(self.changed or self.removed)
 
     @property

@@ -18,7 +18,7 @@ from strandline.proto.scram import ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES_MA
 SECRET_BYTES = 32
 
 NAME_CHARS_MAX = 255
-"""Of a user: it stands in log lines and answers."""
+"""Maximum characters of a user's name, which log lines and responses contain."""
 
 
 @dataclass(frozen=True, slots=True)

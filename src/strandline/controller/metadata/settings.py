@@ -590,7 +590,7 @@ def _why_not_live(name: str) -> str:
 
 
 def settings_without_effect(values: Mapping[str, str], *, topic: bool) -> dict[str, str]:
-    """Those of a topic's or a broker's settings that do nothing yet, and why."""
+    """Settings of a topic or a broker that have no effect yet, each with the reason."""
     table = TOPIC_SETTINGS if topic else BROKER_SETTINGS
     reasons = {name: table[name].without_effect(value) for name, value in values.items() if name in table}
     return {name: reason for name, reason in reasons.items() if reason}

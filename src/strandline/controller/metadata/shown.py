@@ -270,7 +270,7 @@ def _acl(binding: AclBinding) -> str:
 
 
 class Flaw(NamedTuple):
-    """Something in an image that cannot be, or hinders, and what to do about it."""
+    """Something in an image that is invalid, or gets in the way, and what to do about it."""
 
     where: str
     found: str

@@ -129,7 +129,7 @@ def topic_removed(deltas: MapDeltas, topic_id: TopicId, name: str, partitions: I
 
 
 def segment_fault(segment: TieredSegment) -> str:
-    """Why no segment can be so; empty: it may be."""
+    """Reason the segment is invalid, or ""."""
     if not 0 <= segment.base_offset < segment.end_offset:
         return f"offsets from {segment.base_offset} to {segment.end_offset} hold no record"
     if segment.size_bytes < 0 or segment.copied_ms < 0 or segment.max_timestamp_ms < -1:
@@ -148,7 +148,7 @@ def _rises(numbers: Sequence[int]) -> bool:
 
 
 def place_fault(segment: TieredSegment, start_offset: Offset, end_offset: Offset | None) -> str:
-    """Why a segment cannot come next, where the tier ends at `end_offset` (None: it is empty); empty: it can."""
+    """Reason the segment cannot come next in a tier that ends at `end_offset` (None if it is empty), or ""."""
     if end_offset is None:
         below = segment.base_offset < start_offset  # rule B21/what-was-deleted-is-added-again
         return f"it begins below the tier's start, {start_offset}" if below else ""

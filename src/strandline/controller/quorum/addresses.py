@@ -37,7 +37,7 @@ class Addresses:
         self._bootstrap = dict(zip(stand_ins(bootstrap), bootstrap, strict=True))
         self._told: dict[NodeId, Endpoint] = {}
         self._failures: dict[NodeId, int] = {}
-        """Of each node: how many calls have not found it, since the voter set that counts now."""
+        """Failed calls of each node since the current voter set took effect."""
         self._voters: VoterSet = core.voters
 
     def to_call(self, node_id: NodeId) -> Endpoint | None:

@@ -55,7 +55,7 @@ class Joining:
                 return
 
     def _may_join(self, leading: Leader, seen: ReplicaProgress, now_ms: float) -> bool:
-        """It has all that the leader has, and no other directory of its node is alive as a voter."""
+        """Whether the replica has all that the leader has, and no other directory of its node is alive as a voter."""
         timeout_ms = self._core.node.config.fetch_timeout_ms
         if now_ms - seen.last_caught_up_ms >= timeout_ms or seen.key.node_id == self._core.key.node_id:
             return False

@@ -22,7 +22,7 @@ class ChangeKind(Enum):
     ADD = "add"
     REMOVE = "remove"
     UPDATE = "update"
-    """It listens elsewhere."""
+    """The voter listens at another address."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _newest_run(segments: Sequence[StoredSegment]) -> list[StoredSegment]:
 
 
 def _epochs_of(segment: StoredSegment) -> LeaderEpochs:
-    """Of the records that count: the object may begin before them."""
+    """Leader epochs of the records of the segment that count; its object may begin before them."""
     epochs = LeaderEpochs(list(_header(segment).epochs))
     epochs.bound(segment.name.base_offset, _header(segment).end_offset)
     return epochs

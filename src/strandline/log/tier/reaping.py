@@ -25,7 +25,7 @@ the topic."""
 
 
 class Reason(Enum):
-    """Why an object is none of a segment."""
+    """Reason an object belongs to no segment."""
 
     NOT_NAMED = "its partition's metadata do not name it"
     UNKNOWN_TOPIC = "the metadata do not know its topic"

@@ -1,7 +1,7 @@
-"""A topic that is in the object store alone: what there is of it, and its objects for another cluster.
+"""Topics that exist only in the object store, as their cluster is lost: what is there, and copies for another cluster.
 
-The cluster that wrote it is gone. Its objects say whose they are (`strandline.log.tier.names`), and no cluster touches
-those of another: a topic that another cluster takes over is copied under that one's id, and what was there stays.
+The keys of objects name their cluster (`strandline.log.tier.names`), and no cluster changes objects of another one. So
+a cluster that takes a topic over copies its objects under its own id; the originals stay.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from strandline.proto.ids import ProducerId, TopicId
 from strandline.proto.tier import AdoptedTier, ProducerIds
 
 TOPIC_ID = "remote.storage.restore.topic.id"
-"""A setting of a topic's creation alone: it is made of what the store of its cluster has of the topic of this id."""
+"""Setting allowed only when a topic is created: the id of the stored topic from which it is restored."""
 ALLOW_LOSS = "remote.storage.restore.allow.loss"
-"""A setting of the creation alone, true or false: what cannot be restored is left out, else nothing is created."""
+"""Setting allowed only when a topic is created, true or false: whether records that cannot be restored are left out;
+else the topic is not created then."""
 
 PRODUCER_IDS_END = 1 << 62
 NO_IDS = ProducerId(0)
@@ -39,10 +40,10 @@ _SIDECARS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
-    """One topic, as a store has it.
+    """One topic in an object store.
 
     Attributes:
-        chains: by partition; those without any segment are not in it.
+        chains: segments by partition; partitions without a segment are left out.
     """
 
     cluster_id: str
@@ -57,18 +58,18 @@ class StoredTopic:
 
     @property
     def segments(self) -> list[StoredSegment]:
-        """Of all chains."""
+        """Segments of all chains."""
         return [segment for chain in self.chains.values() for segment in chain.segments]
 
     @property
     def segment_ids(self) -> set[UUID]:
-        """Of all its segments, those that are left out too."""
+        """Ids of all segments of the topic, including those that are left out."""
         names = [segment.name for segment in self.segments]
         names += [one.segment.name for chain in self.chains.values() for one in chain.left_out]
         return {name.segment_id for name in names}
 
     def refusal(self) -> str:
-        """Why it is not all that was copied; empty: it is."""
+        """Reason the restored part is not all that was copied, or ""."""
         losses = [(number, one) for number, chain in self.chains.items() for one in chain.losses]
         if not losses:
             return ""
@@ -114,7 +115,7 @@ def _chain(segments: list[StoredSegment], found: Inspected) -> Chain:
 async def tiers_to_adopt(
     store: ObjectStore, cluster_id: str, topic: str, topic_id: TopicId, *, allow_loss: bool, now_ms: int
 ) -> tuple[AdoptedTier, ...]:
-    """Segments that the store has of a topic under a cluster's own id, as its metadata will name it.
+    """Segments of a stored topic under the cluster's own id, as its metadata will name them.
 
     Raises:
         KafkaError: INVALID_REQUEST: there is nothing; or, unless `allow_loss`, not all that was copied can be restored.
@@ -150,7 +151,7 @@ async def _producer_ids_of(store: ObjectStore, chain: Chain) -> ProducerIds:
 
 
 async def _producer_ids(store: ObjectStore, segment: StoredSegment) -> set[int]:
-    """Producers that the snapshot of a segment tells of. One that cannot be read tells of none, here as later."""
+    """Producer ids in the snapshot of a segment; none if it cannot be read, which is how it will be read later, too."""
     key = segment.sidecar_key
     try:
         head = await load_head(store.get, key)
@@ -167,7 +168,7 @@ async def _producer_ids(store: ObjectStore, segment: StoredSegment) -> set[int]:
 
 @dataclass(slots=True)
 class Brought:
-    """Amount that was copied; what was there already is not counted."""
+    """Number of segments and of bytes that were copied, without those that were there already."""
 
     segments: int = 0
     bytes: int = 0
@@ -182,8 +183,8 @@ async def bring(
     is_same_store: bool,
     report: Report,
 ) -> Brought:
-    """Have the chains of a topic in the target under the keys of the cluster `cluster_id`. What is there already stays,
-    so that a repetition goes on where another ended.
+    """Copy the chains of a topic into the target, under the keys of the cluster `cluster_id`. Objects that are there
+    already are not copied again, so that a repeated call goes on where the last one ended.
 
     Logs are copied inside of the store where it is the same one; else they pass through here, and their CRC is checked.
 
@@ -226,7 +227,7 @@ async def bring(
 
 
 async def _streamed(source: ObjectStore, segment: StoredSegment) -> AsyncIterator[bytes]:
-    """A log object; its last bytes come only if all of them are those that were copied into the store."""
+    """Chunks of a log object; the last one is given out only if the CRC of the whole matches what was stored."""
     position = crc = 0
     while position < segment.log_bytes:
         data = await source.get(segment.log_key, position, min(position + CHUNK_BYTES, segment.log_bytes))

@@ -462,7 +462,7 @@ class SegmentScan:
         self.end_offset = base_offset
         self.batches = self.records = 0
         self.aborted: list[AbortedTransaction] = []
-        """Those with batches in the log."""
+        """Aborted transactions that have batches in the log."""
         self.aborts: set[tuple[int, int]] = set()
         """Producer and offset of each abort marker."""
         self.max_timestamp = -1

@@ -188,7 +188,7 @@ class RecordType(Generic[K, V]):
         return Record(raw_key, INT16.pack(version) + self._of_value(version).encode(value))
 
     def read_key(self, raw: bytes) -> K:
-        """Of one of the `key_versions`. Raises ProtocolError for bytes that are no such key."""
+        """Decode a key of one of `key_versions`. Raises ProtocolError for bytes that are no such key."""
         version, position = read_int16(raw, 0)
         key: K = self._of_key(version).decode(raw[position:])
         return key

@@ -365,7 +365,7 @@ def request_head(api: Api, version: int, correlation_id: int, client_id: str, bo
 
 
 def read_request_header(frame: memoryview) -> RequestHeader:
-    """Of a frame without its length. Raises ProtocolError."""
+    """Read the header of a request frame without its length. Raises ProtocolError."""
     (key, version, correlation_id), _ = read_fixed(frame, 0, _HEADER)
     return RequestHeader(key, version, correlation_id)
 
@@ -386,7 +386,7 @@ def response_head(correlation_id: int, body_bytes: int, flexible: bool) -> bytes
 
 
 def read_correlation_id(frame: memoryview) -> int:
-    """Of an answer without its length. Raises ProtocolError."""
+    """Read the correlation id of a response frame without its length. Raises ProtocolError."""
     return read_fixed(frame, 0, INT32)[0][0]
 
 

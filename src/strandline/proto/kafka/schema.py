@@ -342,7 +342,7 @@ def _slot(item: Any, flexible: bool) -> Slot:
 
 
 def plain_default(item: Any) -> Any:
-    """Of a field of kio's classes, as messages have it; MISSING where there is none."""
+    """Default of a field of kio's classes, as messages hold it; MISSING if it has none."""
     default = item.default if item.default_factory is MISSING else item.default_factory()
     if isinstance(default, timedelta):
         return default // timedelta(milliseconds=1)

@@ -54,7 +54,7 @@ class TransactionState(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """It is decided, and not every partition is known to have the marker."""
+        """Whether the outcome is decided while some partition may still lack its marker."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property

@@ -1,4 +1,4 @@
-"""The events to their topic, in the order of arrival; a feed that was cut off goes on where it ended."""
+"""Sends the events to their topic, in the order of arrival. A feed that was interrupted goes on where it ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.spark.pipelines.dataset import Event
 
 PARTITIONS = 4
-"""Of every topic that is read; a flight's reports lie in one partition, by its id."""
+"""Partitions of every input topic; the reports of a flight lie in one partition, by its id."""
 
 PROGRESS_EVERY = 10_000
 
@@ -21,7 +21,7 @@ _REPLICAS_MAX = 3
 
 
 def ensure_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, **configs: str) -> bool:
-    """Create a topic that is not there, with up to three replicas; says whether it was created.
+    """Create a topic unless it exists, with up to three replicas. True if it was created.
 
     Nothing is ever deleted by age: the data are of 2013.
     """
@@ -46,14 +46,14 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Where an event goes; fixed, so that a second feed knows what the first one sent."""
+    """Partition of an event: fixed, so that a second feed knows what the first one sent."""
     return zlib.crc32(key, 1) % partitions
 
 
 def feed(
     bootstrap: str, topic: str, events: Sequence[Event], progress: Callable[[int], None] = lambda _sent: None
 ) -> int:
-    """Send what is not in the topic yet; returns how many were sent.
+    """Send the events that are not in the topic yet. Returns their number.
 
     The end offsets say how many events of each partition are there: the order is the same in each run, and nobody else
     writes to the topic.

@@ -81,7 +81,7 @@ class View(Protocol):
         """A new step begins."""
 
     def sent(self, count: int, total: int) -> None:
-        """So many of the events are in their topic."""
+        """Show that `count` of `total` events are in their topic."""
 
     def batch(self, seen: BatchSeen) -> None:
         """A micro-batch is done."""

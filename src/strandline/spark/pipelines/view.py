@@ -40,7 +40,7 @@ class TerminalView:
         self._show(f"... {title}")
 
     def sent(self, count: int, total: int) -> None:
-        """So many of the events are in their topic."""
+        """Show that `count` of `total` events are in their topic."""
         self._sent = f"{count:,} of {total:,} sent"
         if self._live is not None:
             self._show("")

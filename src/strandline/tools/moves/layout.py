@@ -34,7 +34,7 @@ class Broker:
 
     @property
     def takes(self) -> bool:
-        """It may get replicas."""
+        """Whether the broker may get replicas."""
         return self.alive and not self.cordoned
 
     @property
@@ -44,7 +44,7 @@ class Broker:
 
     @property
     def why_not(self) -> str:
-        """Why it gets no replicas."""
+        """Reason the broker may get no replicas, or ""."""
         return f"broker {self.node_id} is {'cordoned' if self.alive else 'down'}"
 
 

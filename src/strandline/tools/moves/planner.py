@@ -1,13 +1,16 @@
 """Which replicas to move, and where: pure, and near linear in the number of partitions.
 
-What holds of each plan (rule B47): no partition gets fewer copies than it has, but where fewer are asked for; no broker
-gets a partition twice; none that is down or cordoned gets anything; copies stay in as many racks as before, or come
-into more; and what is as it should be is not moved.
+Every plan (rule B47)
 
-Even means: two brokers differ by one replica at most, or by `TOLERANCE` of the mean in bytes, as far as racks allow it.
-What is moved is what one broker has above the mean and another lacks below it, before anything else, so that no replica
-is moved twice. All topics count together: of the replicas of a broker that has too many, those go first whose topic
-it has more of.
+- leaves each partition at least as many replicas as it has, unless fewer are asked for;
+- assigns a partition to a broker once, and assigns nothing to a broker that is down or cordoned;
+- keeps the replicas of a partition in as many racks as before, or more;
+- moves nothing that is in place already.
+
+Brokers are even when the numbers of their replicas differ by one at most, or their bytes by `TOLERANCE` of the mean, as
+far as racks allow. Replicas move from a broker above the mean to a broker below it before any other move, so that no
+replica is moved twice. Replicas of all topics count together; of a broker that has too many, replicas of the topic that
+it has most of move first.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from strandline.tools.moves.draft import Draft
 from strandline.tools.moves.layout import Cluster, DirectoryMove, Left, Partition, Plan
 
 TOLERANCE = 0.1
-"""Part of the mean by which brokers may differ in bytes or load: less is not worth a move."""
+"""Fraction of the mean by which brokers may differ in bytes or load: a smaller difference is not worth a move."""
 
 _LEFT_SHOWN = 5
 
@@ -32,7 +35,7 @@ Leaders = Literal["count", "load", "none"]
 
 
 def move_to(cluster: Cluster, wanted: Mapping[TopicPartition, Sequence[int]]) -> Plan:
-    """The plan by which partitions get exactly these replicas; what cannot be is left, with the reason."""
+    """Plan to give each partition exactly the replicas in `wanted`; impossible ones are left, each with its reason."""
     draft = Draft(cluster)
     for index, partition in enumerate(cluster.partitions):
         nodes = wanted.get(partition.tp)
@@ -47,7 +50,7 @@ def move_to(cluster: Cluster, wanted: Mapping[TopicPartition, Sequence[int]]) ->
 
 
 def _refusal(draft: Draft, index: int, nodes: Sequence[int]) -> str:
-    """Why a partition cannot have these replicas; empty where it can."""
+    """Reason the partition cannot have these replicas, or ""."""
     brokers, have = draft.cluster.brokers, draft.replicas[index]
     unknown = [node for node in nodes if node not in brokers]
     if not nodes or len(set(nodes)) < len(nodes):
@@ -65,11 +68,11 @@ def _refusal(draft: Draft, index: int, nodes: Sequence[int]) -> str:
 def move_off(
     cluster: Cluster, off: Iterable[int], only: Callable[[TopicPartition], bool] = lambda _: True, by: By = "replicas"
 ) -> Plan:
-    """The plan by which brokers lose all their replicas, each to a broker of its own rack or of one that is missing."""
+    """Plan to empty brokers: each replica moves to a broker of the same rack, or of a rack without a replica."""
     draft = Draft(cluster, off, by)
     _leave_the_dead_of_moves(draft)
     for node in sorted(draft.off):
-        # The largest first: they are the hardest to find room for.
+        # The largest first: room for them is the hardest to find.
         for index in sorted(draft.on.get(node, ()), key=lambda one: -cluster.partitions[one].size):
             if only(cluster.partitions[index].tp):
                 _replace(draft, index, node, f"off broker {node}")
@@ -78,11 +81,11 @@ def move_off(
 
 
 def why_not_empty(cluster: Cluster, nodes: Sequence[int], left: Sequence[Left]) -> str:
-    """Why these brokers cannot be emptied, with numbers. Where too few brokers would be left for a factor, that comes
-    first.
+    """Sentence that says why these brokers cannot be emptied, with figures. Too few remaining brokers for a
+    replication factor are named first.
 
     Args:
-        left: the partitions that `move_off` leaves.
+        left: the partitions that `move_off` could not move.
     """
     who = f"broker{'s' if len(nodes) > 1 else ''} {','.join(map(str, nodes))}"
     theirs = [one for one in cluster.partitions if not {*nodes}.isdisjoint(one.target)]
@@ -102,8 +105,8 @@ def why_not_empty(cluster: Cluster, nodes: Sequence[int], left: Sequence[Left]) 
 
 
 def leaders_off(cluster: Cluster, off: Iterable[int]) -> Plan:
-    """The plan by which brokers lead nothing, before their replicas go: it copies nothing. Leaderships go to replicas
-    that are in sync, to the brokers that lead least."""
+    """Plan to move leadership away from brokers that are to be emptied; no data is copied. New leaders are replicas in
+    sync, on the brokers that lead least."""
     draft = Draft(cluster, off)
     may = _leading(draft)
     leads = Counter(replicas[0] for replicas in draft.replicas)
@@ -130,7 +133,7 @@ def _replace(draft: Draft, index: int, old: int, why: str) -> bool:
 
 
 def _nowhere(draft: Draft, index: int, old: int) -> str:
-    """Why no broker can take the place of `old`, with numbers."""
+    """Sentence that says why no broker can take the replica of broker `old`, with figures."""
     replicas = draft.replicas[index]
     takers = draft.takers
     barred = [
@@ -148,7 +151,7 @@ def _nowhere(draft: Draft, index: int, old: int) -> str:
 
 
 def _leave_the_dead_of_moves(draft: Draft) -> None:
-    """A move that is under way to a broker that is down goes to another one, or is cancelled."""
+    """Redirect moves under way to a broker that is down to another broker, or cancel them."""
     for index, partition in enumerate(draft.cluster.partitions):
         for node in partition.adding:
             broker = draft.cluster.brokers.get(node)
@@ -162,8 +165,8 @@ def _leave_the_dead_of_moves(draft: Draft) -> None:
 
 
 def change_factor(cluster: Cluster, factor: int, only: Callable[[TopicPartition], bool]) -> Plan:
-    """The plan by which partitions have `factor` copies: more of them in racks that have none, or fewer, those last
-    that are in sync."""
+    """Plan to give partitions `factor` replicas. New ones go to racks without a replica first; replicas in sync are
+    removed last."""
     draft = Draft(cluster)
     for index, partition in enumerate(cluster.partitions):
         if not only(partition.tp):
@@ -188,8 +191,8 @@ def _too_few(draft: Draft) -> str:
 
 
 def _least_needed(draft: Draft, index: int) -> int:
-    """The replica to give up: one that is not in sync first, then one on a broker that gets none, then a second one in
-    its rack, then on the broker that has most; the leader last."""
+    """Node id of the replica to remove: one out of sync first, then one on a broker that gets no replicas, then a
+    second one of a rack, then one on the fullest broker; the leader last."""
     partition, replicas = draft.cluster.partitions[index], draft.replicas[index]
     zones = Counter(draft.zone(node) for node in replicas)
     takers = {one.node_id for one in draft.takers}
@@ -216,11 +219,11 @@ def rebalance(
     directories: bool = False,
     replicas: bool = True,
 ) -> Plan:
-    """The plan by which racks have their copies and brokers have alike: replicas or bytes, leaders or their load, and
-    within each broker its log directories. A broker that is new gets its part; one that is cordoned keeps what it has.
+    """Plan to spread replicas over racks and to even out brokers: replicas or bytes, leaders or their load, and the log
+    directories within each broker. New brokers get their share; cordoned brokers keep what they have.
 
     Args:
-        replicas: False: no replica moves, and leaders alone are evened.
+        replicas: whether replicas move; False evens out leaders alone.
     """
     draft = Draft(cluster, by=by)
     if replicas:
@@ -236,7 +239,7 @@ def rebalance(
 
 
 def _spread_over_racks(draft: Draft) -> None:
-    """Two copies in one rack part where another rack has a broker for one of them."""
+    """Separate two replicas of one rack where a broker of another rack can take one of them."""
     racks = {one.zone for one in draft.takers}
     for index, replicas in enumerate(draft.replicas):
         while True:
@@ -271,7 +274,7 @@ class _Evening:
 
 
 def _even_brokers(draft: Draft) -> None:
-    """Brokers that may get replicas have alike."""
+    """Even out the brokers that may get replicas."""
     nodes = [one.node_id for one in draft.takers]
     if len(nodes) < 2:
         return
@@ -284,7 +287,7 @@ def _even_brokers(draft: Draft) -> None:
 
 
 def _round(draft: Draft, nodes: list[int], evening: _Evening) -> bool:
-    """One round: each broker, the fullest first, gives to each, the emptiest first. True if anything moved."""
+    """Move replicas from each broker, the fullest first, to each other one, the emptiest first. True if any moved."""
     moved = False
     for high in sorted(nodes, key=lambda node: (*(-each for each in draft.burden(node)), node)):
         ordered: list[int] | None = None
@@ -298,8 +301,8 @@ def _round(draft: Draft, nodes: list[int], evening: _Evening) -> bool:
 
 
 def _candidates(draft: Draft, high: int) -> list[int]:
-    """The broker's partitions in the order in which it gives them away: where bytes are evened the largest first, so
-    that few go; else the smallest of each topic, then the next of each."""
+    """Indices of a broker's partitions in the order in which they are moved away. By bytes, the largest first, so that
+    few are moved; by number, the smallest of each topic, then the next of each topic."""
     partitions = draft.cluster.partitions
     if draft.by == "bytes":
         return sorted(draft.on[high], key=lambda index: (-partitions[index].size, index))
@@ -312,7 +315,8 @@ def _candidates(draft: Draft, high: int) -> list[int]:
 
 
 def _shift(draft: Draft, pair: tuple[int, int], ordered: list[int], evening: _Evening) -> bool:
-    """Replicas go from the first broker to the second while it helps: those first of whose topic the first has more."""
+    """Move replicas from the first broker to the second while that evens them out; topics that the first has more of
+    come first. True if any moved."""
     high, low = pair
     partitions = draft.cluster.partitions
     topics = Counter(partitions[index].tp.topic for index in draft.on[high])
@@ -336,19 +340,20 @@ def _shift(draft: Draft, pair: tuple[int, int], ordered: list[int], evening: _Ev
 
 
 def _leading(draft: Draft) -> set[int]:
-    """The brokers that may be given leaderships."""
+    """Brokers that may become leaders of more partitions."""
     return {node for node, one in draft.cluster.brokers.items() if one.alive and node not in draft.off}
 
 
 def _even_leaders_of(draft: Draft) -> None:
-    """Leaders are evened within the partitions that change, and no others."""
+    """Even out leaders over the partitions that the plan changes, and no others."""
     changed = [index for index, one in enumerate(draft.cluster.partitions) if list(one.target) != draft.replicas[index]]
     _even_leaders(draft, changed)
 
 
 def _even_leaders(draft: Draft, indices: Iterable[int]) -> None:
-    """Brokers are the preferred leaders of as many partitions, but for one, as far as their replicas allow it. Each
-    step goes along a path: a broker hands a partition to one that hands another on, to one with two fewer."""
+    """Even out the number of partitions whose preferred leader each broker is, to a difference of one, as far as
+    replicas allow. Each step is a path: a broker hands a partition to a second one, which hands another one on, and so
+    forth, to a broker that leads two fewer than the first."""
     may = _leading(draft)
     leads = Counter(dict.fromkeys(may, 0))
     leads.update(replicas[0] for replicas in draft.replicas)
@@ -386,7 +391,7 @@ def _withdraw(draft: Draft, hands: dict[int, dict[int, dict[int, None]]], index:
 def _path(
     hands: Mapping[int, Mapping[int, Mapping[int, None]]], leads: Counter[int], most: int
 ) -> list[tuple[int, int]]:
-    """Steps from `most` to a broker that leads two fewer: (who hands a partition on, to whom). Empty: there is none."""
+    """Steps (from, to) from broker `most` to one that leads two partitions fewer; empty if there are none."""
     came: dict[int, int] = {}
     queue = deque([most])
     while queue:
@@ -405,7 +410,7 @@ def _path(
 
 
 def _even_leaders_by_load(draft: Draft) -> None:
-    """Preferred leaders are chosen so that what brokers lead weighs alike."""
+    """Choose preferred leaders so that the load of what each broker leads is even."""
     may = sorted(_leading(draft))
     partitions = draft.cluster.partitions
     weighs = Counter(dict.fromkeys(may, 0))
@@ -452,7 +457,7 @@ def _even_directories(cluster: Cluster) -> tuple[DirectoryMove, ...]:
 def _within(
     node: int, inside: Mapping[str, Sequence[Partition]], room: Mapping[str, int | None]
 ) -> list[DirectoryMove]:
-    """Moves within one broker: from the directory with most bytes to that with the fewest, while it helps."""
+    """Moves within one broker, from the fullest log directory to the emptiest, while that evens them out."""
     used = {path: sum(one.size for one in partitions) for path, partitions in inside.items()}
     least = TOLERANCE * sum(used.values()) / len(used)
     moves = []

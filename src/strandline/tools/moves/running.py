@@ -179,7 +179,7 @@ def copied(move: Move, partition: Partition) -> int:
 
 
 def wait(cluster: Cluster, partition: Partition, limits: Mapping[int, int]) -> Wait:
-    """Why a move is not over. `limits`: bytes a second that a throttle leaves a broker."""
+    """Reason a move is not finished. `limits`: bytes a second that a throttle leaves each broker, by node id."""
     why: list[str] = []
     lacks = 0
     if partition.leader is None:

@@ -1,5 +1,5 @@
-"""Replication throttles of moves (KIP-73), which are taken away when the moves are over: Kafka's tool forgets them when
-it is not asked again (KAFKA-4596).
+"""Replication throttles of moves (KIP-73), which are removed when the moves are over. Kafka's tool leaves them behind
+unless it is called again (KAFKA-4596).
 
 Topics list the replicas that are throttled as ``partition:broker``, brokers have the rates. A list that an operator
 set to ``*`` stays as it is, and a rate that a broker had before comes back, unless it was that of another command.
@@ -23,20 +23,20 @@ class Throttle:
     """The throttle of some moves.
 
     Args:
-        rate: bytes a second that each broker sends, and takes, for replicas that are moved.
+        rate: bytes a second that each broker sends, and receives, for replicas that are moved.
     """
 
     def __init__(self, admin: Admin, rate: int) -> None:
         self._admin = admin
         self.rate = rate
         self._before: dict[ConfigResource, dict[str, str]] = {}
-        """By broker whose rate was set: what it had."""
+        """Former values, by broker whose rate was set."""
         self._lists: dict[ConfigResource, dict[str, None]] = {}
-        """By topic the lists that were set."""
+        """Names of the lists that were set, by topic."""
         self._rates_are_of_commands: bool | None = None
 
     def begin(self, cluster: Cluster, moves: Iterable[Move]) -> None:
-        """Set it for what these moves copy, on the brokers that are alive."""
+        """Throttle what these moves copy, on the brokers that are alive."""
         pairs: dict[str, dict[str, dict[str, None]]] = {}
         brokers: dict[int, None] = {}
         for move in moves:
@@ -66,9 +66,9 @@ class Throttle:
             self._admin.alter_configs(changes)
 
     def end(self, cluster: Cluster) -> bool:
-        """Take it away, and give brokers the rates back that they had; False: moves are under way that it limits.
+        """Remove the throttle, and set brokers' former rates again. False while moves that it limits are under way.
 
-        What was set is taken whether brokers show it or not: one that is late with the metadata does not yet.
+        Everything that was set is removed even if brokers do not show it: one whose metadata are late does not yet.
         """
         if any(partition.moves for partition in cluster.partitions):
             return False
@@ -91,7 +91,7 @@ class Throttle:
 
 
 def clear(admin: Admin, cluster: Cluster) -> list[str]:
-    """Take the throttles of moves that are over away, where nothing moves any more. What was taken, in words."""
+    """Remove left-over throttles if nothing is moved any more. Returns a sentence for each that was removed."""
     changes = _left_over(admin, cluster)
     if changes:
         admin.alter_configs(changes)  # schedule 150/the-throttle-is-forgotten
@@ -99,7 +99,7 @@ def clear(admin: Admin, cluster: Cluster) -> list[str]:
 
 
 def left_over(admin: Admin, cluster: Cluster) -> list[str]:
-    """What `clear` would take away."""
+    """Sentences for what `clear` would remove."""
     return _in_words(_left_over(admin, cluster))  # schedule 151/a-look-takes-the-throttle
 
 
@@ -108,10 +108,11 @@ def _in_words(changes: Mapping[ConfigResource, list[ConfigChange]]) -> list[str]
 
 
 def _left_over(admin: Admin, cluster: Cluster) -> dict[ConfigResource, list[ConfigChange]]:
-    """The throttles of moves that are over, where nothing moves any more.
+    """Changes that remove the throttles of finished moves; empty while anything is moved.
 
-    A list of ``partition:broker`` is a command's; ``*`` is an operator's, and stays. The rates of brokers go with the
-    lists, and where no list gives them anything to limit: that of a broker that was down when its list went.
+    Lists of ``partition:broker`` were set by a command; ``*`` was set by an operator, and stays. Rates of brokers are
+    removed with the lists, and if no list leaves them anything to limit, as on a broker that was down when its list
+    was removed.
     """
     if any(partition.moves for partition in cluster.partitions):
         return {}
@@ -137,13 +138,13 @@ def _topics(cluster: Cluster) -> list[ConfigResource]:
 
 
 def _starred(admin: Admin, cluster: Cluster) -> bool:
-    """Whether an operator throttles all replicas of a topic: rates of brokers are his then, and else of a command."""
+    """Whether an operator throttles all replicas of a topic: then the rates of brokers are the operator's, too."""
     found = _own(admin, _topics(cluster)).values()
     return any(own.get(name) == _ALL for own in found for name in _LISTS.values())
 
 
 def rates(admin: Admin, cluster: Cluster) -> Mapping[int, int]:
-    """By broker the least rate that is set on it, for what moves say of themselves."""
+    """Lowest rate set on each broker, in bytes a second, for the progress of moves."""
     found = {}
     alive = [ConfigResource("broker", str(node)) for node, one in cluster.brokers.items() if one.alive]
     for resource, own in _own(admin, alive).items():
@@ -154,7 +155,7 @@ def rates(admin: Admin, cluster: Cluster) -> Mapping[int, int]:
 
 
 def _own(admin: Admin, resources: list[ConfigResource]) -> dict[ConfigResource, dict[str, str]]:
-    """What is set on topics and brokers themselves."""
+    """Settings that are set on these topics and brokers themselves, without defaults."""
     if not resources:
         return {}
     found = admin.describe_configs(resources)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ FLUSH_S = 90.0
 
 FINAL_S = 120.0
 """Seconds that reading everything may take."""
+
+CLASS_PATH = "STRANDLINE_KAFKA_CLASS_PATH"
+"""Environment variable of Apache Kafka's copier: a class path with its kafka-tools and what they need."""
+
+ORDERS, BILLS = "chaos-orders", "chaos-bills"
+ORIGINALS, COPIES = "chaos-originals", "chaos-copies"
+TRANSACTIONAL_TOPICS = {ORDERS: 3, BILLS: 3}
+"""Topics of librdkafka's transactions, and their partitions: what writers write, and what pipelines make of it."""
+
+COPIED_TOPICS = {ORIGINALS: 1, COPIES: 1}
+"""Topics of Apache Kafka's copier: what it reads, and what it writes in transactions."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,12 @@ class ClientOptions:
     @property
     def partitions(self) -> list[Partition]:
         """Every partition of every topic."""
-        return [Partition(topic, number) for topic, count in self.topics.items() for number in range(count)]
+        return partitions_of(self.topics)
+
+
+def partitions_of(topics: Mapping[str, int]) -> list[Partition]:
+    """Every partition of topics that have so many."""
+    return [Partition(topic, number) for topic, count in topics.items() for number in range(count)]
 
 
 class InputEnd:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import Authorizer, RequestContext, allowed, topic
-from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.settings import TopicSettings
 from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.proto.internal_topics import INTERNAL_TOPICS
 from strandline.proto.kafka.apis import Api
 from strandline.proto.steps import Mapped, each, grouped
 from strandline.replica.manager import ReplicaManager

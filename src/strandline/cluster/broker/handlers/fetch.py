@@ -172,7 +172,7 @@ class Fetch:
         self._kept = 0
         self._ended = False
         self._is_short = False
-        """Something is there, and was not read in time: the client shall ask again at once."""
+        """Whether there is data that was not read in time: then the client should ask again at once."""
         self._wakes: list[_Wake] = []
         self._woken: dict[_Wake, None] = {}
         self._ticket: Ticket | None = None

@@ -26,14 +26,7 @@ from strandline.cluster.broker.request import (
     operations_bits,
     topic,
 )
-from strandline.cluster.broker.requested_topics import (
-    INTERNAL_TOPICS,
-    DescribedTopic,
-    TopicRef,
-    describe_topic,
-    find_topic,
-    may_see,
-)
+from strandline.cluster.broker.requested_topics import DescribedTopic, TopicRef, describe_topic, find_topic, may_see
 from strandline.controller import operations
 from strandline.controller.api import CreatableTopic, CreateTopicsRequest
 from strandline.controller.channel import ControllerChannel
@@ -45,6 +38,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
+from strandline.proto.internal_topics import INTERNAL_TOPICS
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import (
     INT16,

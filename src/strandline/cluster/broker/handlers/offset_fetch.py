@@ -121,7 +121,7 @@ class OffsetFetchHandler:
         asked: list[tuple[str, tuple[int, ...]]] = []
 
         def judge(wanted: PartitionsOfTopic) -> FetchedTopic | None:
-            """None: the group is asked."""
+            """The answer for a topic without asking the group; None if the group must be asked."""
             found, fault = self._access.find_topic(context, wanted.name, wanted.topic_id, Operation.DESCRIBE)
             name = wanted.name if found is None else found.name
             if name is None or fault is ErrorCode.TOPIC_AUTHORIZATION_FAILED:

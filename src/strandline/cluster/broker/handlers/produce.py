@@ -16,7 +16,7 @@ from strandline.cluster.broker.api import INJECTED, by_hand
 from strandline.cluster.broker.brokers import Brokers
 from strandline.cluster.broker.first_appends import FirstAppends, Refusal, TransactionGate
 from strandline.cluster.broker.request import Authorizer, Exchange, RequestContext, refusal, topic
-from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
+from strandline.cluster.broker.requested_topics import create_command, find_topic, topic_name_fault
 from strandline.cluster.broker.slow_requests import some_of
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.batch import (
@@ -38,6 +38,7 @@ from strandline.proto.acls import Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.internal_topics import INTERNAL_TOPICS
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import NO_TAGS, OWN_CLIENT
 from strandline.proto.kafka.produce import (

@@ -31,7 +31,7 @@ from strandline.replica.states import Role
 log = structlog.get_logger("strandline.broker")
 
 PREFETCH_BELOW = 100
-"""So many ids left of a block of 1,000: ask for the next one, before a producer has to wait for it."""
+"""Remaining producer ids of a block of 1,000 below which the next block is requested, before a producer has to wait."""
 
 RETRY_MS = 500.0
 """Pause after a failed request for the first block."""

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 from strandline.cluster.broker.api import Call, by_schema, part
 from strandline.cluster.broker.brokers import offline_replicas, reachable
 from strandline.cluster.broker.request import OPERATIONS_NOT_ASKED, Authorizer, RequestContext, operations_bits, topic
-from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS, DescribedTopic, TopicRef, describe_topic
+from strandline.cluster.broker.requested_topics import DescribedTopic, TopicRef, describe_topic
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import PartitionRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE
+from strandline.proto.internal_topics import INTERNAL_TOPICS
 from strandline.proto.kafka.apis import Api
 
 

@@ -258,7 +258,7 @@ def _partitions_added(image: MetadataImage, wanted: PartitionsToAdd) -> int:
 
 
 def _if_possible(partitions: int) -> int:
-    """So many at once, or 0 where the controller refuses to make so many."""
+    """`partitions`, or 0 if the controller refuses to create that many at once."""
     return partitions if 0 < partitions <= MAX_PARTITIONS_PER_REQUEST else 0
 
 

@@ -19,7 +19,6 @@ from strandline.cluster.broker.request import (
     topic,
     transaction,
 )
-from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.cluster.groups.consumer_protocol.subscriptions import PatternError, TopicPattern
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.transactions.commands import EPOCH_VERSION, FIRST_VERSION, ListTransactions, Producer
@@ -30,6 +29,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.internal_topics import INTERNAL_TOPICS
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.transaction_records import NO_EPOCH, NO_ID, TransactionState, TransactionValue
 from strandline.proto.steps import Mapped, each

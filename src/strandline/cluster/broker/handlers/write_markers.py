@@ -9,7 +9,6 @@ from typing import Any
 
 from strandline.cluster.broker.api import Call, Change, by_schema, part
 from strandline.cluster.broker.request import NO_TRANSACTIONS, Authorizer, allowed, require
-from strandline.cluster.broker.requested_topics import INTERNAL_TOPICS
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.transactions.marker_writes import (
     NO_ORDER,
@@ -23,6 +22,7 @@ from strandline.proto.acls import CLUSTER, Operation
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH, NodeId
+from strandline.proto.internal_topics import INTERNAL_TOPICS
 from strandline.proto.kafka.apis import Api
 
 VERSION_OF_TRANSACTIONS_SINCE = 2

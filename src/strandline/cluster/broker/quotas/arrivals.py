@@ -63,7 +63,7 @@ class Arrivals:
                 arrival.enter()
 
     def protocol(self, listener: Listener, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
-        """Of a new connection: the listener's own, where no address has a quota."""
+        """Protocol of a new connection: the listener's own if no address has a quota."""
         return Arrival(self, listener, make) if self._limits else make()
 
     def close(self, listener: Listener) -> None:
@@ -95,7 +95,7 @@ class Arrivals:
         return delay_ms
 
     def left(self, arrival: Arrival) -> None:
-        """It waits no longer."""
+        """Note that a connection does not wait any more."""
         if arrival not in self._waiting:
             return
         del self._waiting[arrival]
@@ -148,7 +148,7 @@ class Arrival(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It was closed while it waited."""
+        """Note that the connection was closed while it waited."""
         self._end_wait()
         self._transport = None
 

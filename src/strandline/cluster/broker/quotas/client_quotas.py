@@ -256,7 +256,7 @@ class Mutes:
         self._muted[connection] = _Mute(until_ms, timer)
 
     def forget(self, connection: Connection) -> None:
-        """It has gone."""
+        """Forget a connection that is closed."""
         known = self._muted.pop(connection, None)
         if known is not None:
             known.timer.cancel()

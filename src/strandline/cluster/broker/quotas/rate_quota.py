@@ -113,7 +113,7 @@ class RateQuota:
         return len(self._rates)
 
     def record(self, user: str, client_id: str, value: float, now_ms: float) -> float:
-        """So much is taken; how long the client must wait for it, in milliseconds, 0: not at all."""
+        """Record that `value` is taken. Returns the milliseconds that the client must wait, or 0."""
         return self._record(user, client_id, value, now_ms, takes_back=False)[0]
 
     def record_or_take_back(self, user: str, client_id: str, value: float, now_ms: float) -> tuple[float, bool]:
@@ -125,7 +125,7 @@ class RateQuota:
         return self._record(user, client_id, value, now_ms, takes_back=True)
 
     def note(self, user: str, client_id: str, value: float, now_ms: float) -> None:
-        """So much was taken; it counts when more is taken."""
+        """Record that `value` was taken; it counts when the same share takes more."""
         share = self.limits.share(user, client_id)
         if share is not None:
             self._rates.use(share.of, now_ms).record(value, now_ms)
@@ -203,7 +203,7 @@ class TokenQuota:
         return len(self._shares)
 
     def take(self, share: Share, count: float, now_ms: float) -> None:
-        """So much is taken; less than 0: was not taken after all."""
+        """Take `count`; a negative count gives back what was not taken after all."""
         known = self._shares.use(share.of, now_ms)
         known.bucket.take(count, share.limit, now_ms)
         known.rate.record(count, now_ms)
@@ -214,7 +214,7 @@ class TokenQuota:
         return 0.0 if known is None else max(-known.bucket.tokens(share.limit, now_ms) / share.limit * 1000, 0.0)
 
     def note_wait(self, share: Share, throttle_ms: float, now_ms: float) -> None:
-        """Somebody was told to wait so long."""
+        """Note that a client was told to wait `throttle_ms`."""
         self.throttles += 1
         self.throttled_ms += throttle_ms
         self._shares.use(share.of, now_ms).rate.record_throttle(throttle_ms, now_ms)

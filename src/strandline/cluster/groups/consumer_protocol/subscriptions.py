@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.internal_topics import INTERNAL_TOPICS
 from strandline.proto.kafka.consumer_group_records import MemberInfo, TopicShape
 
 PATTERN_CHARS_MAX = 1024
@@ -84,9 +84,6 @@ def _compiled(text: str) -> Any:
 PATTERNS_MAX = 1_000
 """Compiled patterns that are kept."""
 
-INTERNAL = (OFFSETS_TOPIC, "__transaction_state")
-"""Topics that no pattern matches: `.*` does not mean them."""
-
 
 class Subscriptions:
     """Resolves names and patterns to topics."""
@@ -131,7 +128,9 @@ class Subscriptions:
         for regex in patterns:
             pattern = self._pattern(regex)
             if pattern is not None:
-                names.update(dict.fromkeys(name for name in known if name not in INTERNAL and pattern.matches(name)))
+                names.update(
+                    dict.fromkeys(name for name in known if name not in INTERNAL_TOPICS and pattern.matches(name))
+                )
         return {
             name: TopicShape(known[name].topic_id, len(known[name].partitions))
             for name in sorted(names)
@@ -143,5 +142,5 @@ class Subscriptions:
         found = {name for name in member.topics if name in topics}
         pattern = None if member.regex is None else self._pattern(member.regex)
         if pattern is not None:
-            found.update(name for name in topics if name not in INTERNAL and pattern.matches(name))
+            found.update(name for name in topics if name not in INTERNAL_TOPICS and pattern.matches(name))
         return frozenset(found)
