@@ -22,7 +22,7 @@ TOPIC = "ledger"
 CONFIGS = {"retention.ms": "1500000000000", "max.message.bytes": "200000", "message.timestamp.type": "CreateTime"}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LONG_AGO_MS = 1_000_000_000_000
-"""In 2001: the topic keeps records for 47 years, since a cluster that tests share looks for old ones each five minutes."""
+"""In 2001: the topic keeps records for 47 years, as a cluster that tests share looks for old ones each five minutes."""
 
 
 def run(cluster: DevCluster, *words: str, expect: int = 0) -> Result:
