@@ -5,6 +5,7 @@ from __future__ import annotations
 from lab.mutants.mutant import Mutant, always, dropped, instead, never, one_change, part, removed, value
 
 _OFFSETS = "tests/cluster/groups/test_groups_offsets.py"
+_GROUPS = "tests/client/test_groups_simulated.py"
 _HANDLERS = "tests/schedules/clients/test_handlers.py"
 _QUIET = "tests/schedules/clients/test_quiet_topics.py"
 _ACCUMULATOR = "tests/client/test_accumulator.py"
@@ -57,6 +58,18 @@ TABLE: tuple[Mutant, ...] = (
         "schedule 63: a position belongs to a topic id: nothing is read from another topic at an old offset",
         part("topic_id is not None", "False"),
         f"{_ANEW}::test_63_a_living_consumer_begins_anew[holds-assigned]",
+    ),
+    one_change(
+        "failed-fetch-is-an-answer",
+        "C32: a fetch of metadata that failed says nothing of a topic",
+        part("not failed", "True"),
+        f"{_GROUPS}::test_who_shares_out_asks_again_where_metadata_failed",
+    ),
+    one_change(
+        "counts-of-before-the-join",
+        "C32: what changed while a group joined is seen when it has joined",
+        removed(),
+        f"{_GROUPS}::test_a_topic_that_grows_while_it_is_shared_out_is_shared_out_again",
     ),
     one_change(
         "begins-while-its-group-is-asked",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import threading
 from typing import Any
 
@@ -23,8 +25,8 @@ def test_the_stages_of_a_load(cluster: Any) -> None:
 
     def load() -> None:
         with Producer(cluster.bootstrap, linger_ms=0) as producer:
-            while not stop.is_set():
-                producer.send("traced", b"x" * 100).result()
+            for number in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
+                producer.send("traced", b"x" * 100, partition=number % 3).result()
 
     loader = threading.Thread(target=load)
     loader.start()
@@ -49,7 +51,7 @@ def test_the_stages_of_a_load(cluster: Any) -> None:
     for part in followed:
         assert set(part["stages_ms"]) == {"wait for sync", "sync", "total"}
     assert shown.exit_code == 0, shown.output
-    assert "as leader: 5 requests, ms" in shown.stdout or "5 requests" in shown.stdout
+    assert re.search(r"as leader: [1-5] requests?, ms", shown.stdout), shown.stdout
 
 
 def test_whoever_is_no_broker() -> None:

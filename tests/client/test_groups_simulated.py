@@ -4,17 +4,18 @@ under the classic protocol. What both protocols share: `test_groups_both_protoco
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from strandline.chaos.testing.env import Env
 from strandline.client.aio import Admin, Consumer
-from strandline.client.errors import LogTruncated, UnknownTopic
+from strandline.client.errors import Disconnected, LogTruncated, UnknownTopic
 from strandline.client.types import LATEST, ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.tools.handling import handle_async
 from tests.client.members import Reader, commits_only_grow, fill, member, simulate, until
 
@@ -308,5 +309,62 @@ def test_a_committed_offset_behind_a_cut_is_noticed_at_the_start(policy: str) ->
         async with asyncio.timeout(60):
             while not found or found[-1].offset < 18:
                 found += await consumer.poll(1.0)
+
+    simulate(main)
+
+
+def test_who_shares_out_asks_again_where_metadata_failed() -> None:
+    """The leader of a group cannot have the metadata of the topic when it is to share it out: of what did not answer it
+    makes no topic without partitions. One generation, with the partition."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t")
+        await fill(env, "t", 10, 1)
+        async with member(env, metadata_max_age_ms=300_000) as consumer:
+            metadata, failed = consumer.session.metadata, []
+            ask = metadata._ask
+
+            async def fail_at_first(topics: list[str] | None, timeout_ms: float) -> Any:
+                if topics and len(failed) < 3:
+                    failed.append(topics)
+                    raise Disconnected("the broker went away")
+                return await ask(topics, timeout_ms)
+
+            metadata._ask = fail_at_first  # type: ignore[method-assign]
+            consumer.subscribe("t")
+            while len(await consumer.poll(1.0)) < 10:
+                pass
+            assert len(failed) == 3
+            assert consumer.group_metadata().generation == 1
+
+    simulate(main)
+
+
+def test_a_topic_that_grows_while_it_is_shared_out_is_shared_out_again() -> None:
+    """It has one partition when the leader of its group looks, two before that has its own share; what tells of the
+    second comes while the group still joins."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t")
+        async with member(env, metadata_max_age_ms=300_000) as consumer, Admin(env.bootstrap) as admin:
+            consumer.subscribe("t")
+            for _ in range(6):  # a topic that was not known at first is asked about once more
+                await consumer.poll(0.5)
+            group, grown = consumer._group, []
+            assert group is not None
+            group.member.needs_join = True
+            held = group.member._held  # type: ignore[attr-defined]
+
+            async def grow_first(api: Api, values: Mapping[str, Any]) -> Any:
+                if api is Api.SYNC_GROUP and not grown:
+                    grown.append(await admin.create_partitions({"t": 2}))
+                    while consumer.session.metadata.topics["t"].partition_count < 2:
+                        await consumer.session.metadata.update(10_000)
+                return await held(api, values)
+
+            group.member._held = grow_first  # type: ignore[attr-defined]
+            async with asyncio.timeout(20):
+                while len(consumer.assignment()) < 2:
+                    await consumer.poll(0.5)
 
     simulate(main)

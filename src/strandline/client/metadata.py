@@ -224,7 +224,9 @@ class Metadata:
             self._running = asyncio.get_running_loop().create_task(self._update())
 
     async def update(self, timeout_ms: float) -> None:
-        """Return after the first fetch that began after this call, whatever it found.
+        """Return after the first fetch that began after this call and was answered, whatever it found.
+
+        One that failed says nothing: what was known before it would be taken for what is.
 
         Raises:
             ClientTimeout: no broker answered in time.
@@ -328,9 +330,12 @@ class Metadata:
             self._set_age_timer()
 
     def _tell(self) -> None:
-        """Tell the waiters of a fetch, and the listeners, that it has ended."""
+        """Tell the listeners that a fetch has ended, and its waiters if it was answered, or never will be."""
+        error = self.last_error
+        failed = error is not None and not isinstance(error, AuthenticationFailed)
         for needed, done in self._waiters:
-            if (needed <= self._begun or self._closed) and not done.done():
+            told = self._closed or (needed <= self._begun and not failed)  # rule C32/failed-fetch-is-an-answer
+            if told and not done.done():
                 done.set_result(None)
         for listener in self._listeners:
             listener()

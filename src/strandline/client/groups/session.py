@@ -394,6 +394,7 @@ class GroupSession:
         self._unannounced = []
         if self._joining is done:
             self._joining = None
+            self._look_at_counts()  # rule C32/counts-of-before-the-join
         if failures:
             raise failures[0]
         return True
