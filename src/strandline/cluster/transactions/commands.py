@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from strandline.cluster.transactions.connections import NO_CONNECTION
+from strandline.cluster.groups.connections import NO_CONNECTION
 from strandline.log.transactions import Marker
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.transaction_records import NO_EPOCH, NO_ID
@@ -26,11 +26,6 @@ class Producer(NamedTuple):
 
 class NeedsProducerId(NamedTuple):
     """Answer to a command that lacks a fresh producer id: give it again, with one."""
-
-
-class Superseded(NamedTuple):
-    """Answer to a command of the first protocol that is not carried out: its producer has asked by a newer connection,
-    or may have asked another coordinator since it opened this one. Nobody waits for an answer of it."""
 
 
 class InitProducer(NamedTuple):
