@@ -166,6 +166,8 @@ def test_offsets_by_an_older_connection_close_it(tmp_path: Path) -> None:
             producer.client = second
             await producer.end(committed=False)
             await producer.add()
+            await producer.end(committed=False)
+            await producer.add()
             assert await producer.commit_once(7) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             assert await producer.commit_once(7) is ErrorCode.NONE
             await producer.end(committed=True)

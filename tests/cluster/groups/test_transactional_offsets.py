@@ -133,15 +133,30 @@ def test_185_offsets_of_what_was_aborted_come_late() -> None:
 
 
 def test_a_client_goes_on_with_its_connection_behind_an_abort() -> None:
+    """What it sent had come, and was aborted: nothing of it is under way."""
     driver = Driver()
     driver.numbers.newest = NEW
-    fine(driver, driver.commit_in(A, 5, connection=OLD))
+    fine(driver, driver.commit_in(A, 5, connection=NEW))
+    driver.mark(A, commit=False)
+    driver.numbers.newest = NEW + 1
+    fine(driver, driver.commit_in(A, 5, connection=NEW))
+    fine(driver, driver.commit_in(A, 6, connection=NEW))
+    driver.mark(A, commit=True)
+    driver.mark(A, commit=False)
+    assert refused(driver, driver.commit_in(A, 7, connection=NEW)) is LOADING
+    assert driver.offsets() == {T0: 6}
+
+
+def test_a_client_that_never_says_anything_again_goes_on() -> None:
+    """It aborts at each error, as kafkajs does: what it was told in the transaction before counts in the next."""
+    driver = Driver()
+    driver.numbers.newest = NEW
     driver.mark(A, commit=False)
     assert refused(driver, driver.commit_in(A, 5, connection=OLD)) is LOADING
+    driver.mark(A, commit=False)
     fine(driver, driver.commit_in(A, 5, connection=OLD))
-    fine(driver, driver.commit_in(A, 6, connection=OLD))
     driver.mark(A, commit=True)
-    assert driver.offsets() == {T0: 6}
+    assert driver.offsets() == {T0: 5}
 
 
 def test_the_second_protocol_has_an_epoch_for_each_transaction() -> None:

@@ -12,10 +12,10 @@ Nobody is told of a request that does not count. Its connection is closed, so th
 may where its coordinator has moved to a broker that it knew, sends the request again by a new one.
 
 A client whose offsets got no answer may also abort that transaction, and bring the offsets of the next one without any
-that came between. So behind an abort the first offsets that come by a connection of before it are refused with an error
-that tells to ask again: whoever does so by the same connection has read the answer, and is not of the past. Offsets by
-a connection of before the leadership are refused likewise, instead of the connection being closed: a group's
-coordinator does not hear of it when a producer begins an epoch.
+that came between. So behind an abort of which no offsets have come, the first that come by a connection of before it
+are refused with an error that tells to ask again: whoever does so by the same connection has read the answer, and is
+not of the past. Offsets by a connection of before the leadership are refused likewise, instead of the connection being
+closed: a group's coordinator does not hear of it when a producer begins an epoch.
 """
 
 from __future__ import annotations
@@ -68,14 +68,16 @@ class _Used(NamedTuple):
     """The newest connection of a producer.
 
     Attributes:
-        epoch: under which it asked by that; `ANY_EPOCH`: it has asked for nothing yet, or for nothing since it aborted.
-        told: the older connection by which it was told to say it again.
+        epoch: under which it asked by that; `ANY_EPOCH`: whoever asks by an older one is told to say it again.
+        told: the older connection by which it was told so.
+        came: something has come in the transaction that may be open.
     """
 
     producer_id: int
     epoch: int
     connection: int
     told: int = NO_CONNECTION
+    came: bool = True
 
 
 ANY_EPOCH = -1
@@ -100,7 +102,7 @@ class NewestConnections:
     def takes(self, key: Hashable, producer_id: int, epoch: int, connection: int) -> bool:
         """Whether a request counts that the producer, which is the one that may write, sent by this connection.
 
-        Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS: it has to be said again (`gives_up`).
+        Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS: it has to be said again.
         """
         if connection == NO_CONNECTION:
             return True
@@ -110,7 +112,7 @@ class NewestConnections:
             used = _Used(producer_id, unknown, self._since + 1)  # rule C20/connections-of-before-the-leadership-count
         if used.epoch == ANY_EPOCH and connection < used.connection:
             if connection != used.told:  # rule C33/offsets-of-what-was-aborted-count
-                self._put(key, used._replace(told=connection))
+                self._put(key, used._replace(told=connection, came=True))
                 raise KafkaError(
                     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "it may be of a transaction before: say it again"
                 )
@@ -123,10 +125,14 @@ class NewestConnections:
         """A producer has this epoch from now on: nobody has asked anything under it."""
         self._put(key, _Used(producer_id, epoch, NO_CONNECTION))
 
-    def gives_up(self, key: Hashable, producer_id: int) -> None:
-        """A producer's transaction was aborted: what it asked for in that may be under way still, by a connection of
-        until now."""
-        self._put(key, _Used(producer_id, ANY_EPOCH, self._numbers.newest + 1))
+    def ends(self, key: Hashable, producer_id: int, *, came: bool) -> None:
+        """A producer's transaction ended. Where nothing of it came here (`came`: it is known that something did, or that
+        nothing will) its client may have asked and given up, and that be under way by a connection of until now."""
+        used = self._used.get(key)
+        if used is not None and used.came:
+            self._put(key, used._replace(came=False))
+        elif not came:
+            self._put(key, _Used(producer_id, ANY_EPOCH, self._numbers.newest + 1, came=False))
 
     def forget(self, key: Hashable) -> None:
         """The producer is not known any more."""

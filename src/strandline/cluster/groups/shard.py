@@ -122,9 +122,9 @@ class GroupShard:
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
         """See `OffsetStore.end_transaction`."""
+        came = commit or producer_id in self._context.pending.open
         self._offsets.end_transaction(producer_id, commit)
-        if not commit:
-            self._connections.gives_up(producer_id, producer_id)
+        self._connections.ends(producer_id, producer_id, came=came)
 
     def _counts(self, command: CommitOffsets) -> bool:
         """Whether offsets came by their producer's newest connection: others may be of a transaction before. Raises
