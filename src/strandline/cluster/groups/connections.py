@@ -126,8 +126,8 @@ class NewestConnections:
         self._put(key, _Used(producer_id, epoch, NO_CONNECTION))
 
     def ends(self, key: Hashable, producer_id: int, *, came: bool) -> None:
-        """A producer's transaction ended. Where nothing of it came here its client may have asked and given up, and that
-        be under way by a connection of until now. `came`: something is known to have come, or that nothing will."""
+        """A producer's transaction ended. Where nothing of it came its client may have asked and given up, and that be
+        under way by a connection of until now. `came`: something is known to have come, or that nothing will."""
         used = self._used.get(key)
         if used is not None and used.came:
             self._put(key, used._replace(came=False))
