@@ -160,7 +160,7 @@ class SimCluster:
         self._born: dict[str, None] = {}
         """Machines that were formatted once: the users of a cluster come with its first format."""
         self._is_lost = False
-        """Nothing starts."""
+        """True once the cluster is lost for good: no node starts any more."""
         self._wiped_before: dict[str, int] = {}
         """Number of times that a machine's disk was replaced up to the birth of this cluster."""
         self._begin(CLUSTER_ID)

@@ -263,7 +263,7 @@ class QuorumRun:
         self.acked: dict[int, list[bytes]] = {}
         self.members: dict[int, Member] = {}
         self.quiet = False
-        """Nothing more is appended: the replicas must become equal."""
+        """True once nothing more is appended: the replicas must then become equal."""
         self._records = 0
         names = [f"n{number}" for number in range(1, self.options.controllers + self.options.observers + 1)]
         self.controllers = names[: self.options.controllers]

@@ -168,7 +168,8 @@ class ScenarioRun:
         return Drains(self.cluster, split(self.seed, "drains"), self.nemesis.note)
 
     def _make_voter_changes(self) -> VoterChanges | None:
-        """What changes the voters, and says what may be destroyed meanwhile."""
+        """The part that changes the voters, and says which directories may be destroyed meanwhile; None if voters are
+        fixed."""
         options, cluster = self.options.voters, self.cluster
         if options is None:
             return None
@@ -376,7 +377,7 @@ class ScenarioRun:
             self.world.spawn(TRANSACTING, self.transacting.main)
 
     def _disturb_transactions(self, options: TransactionOptions) -> None:
-        """What befalls the transactional clients once, in the middle of the faults."""
+        """Disturb the transactional clients once, in the middle of the faults."""
         if options.kill:
             self.world.loop.call_later(self.options.duration_ms / 1700, self._replace_transacting)
         if options.raised_after_ms is not None:

@@ -117,10 +117,11 @@ class ScenarioOptions:
     older: float = 0.0
     """The share of all starts that are those of the build before, in a cluster at its level."""
     rolled_after_ms: float | None = None
-    """When those nodes are rolled to this build, and the level is raised and lowered from then on; None: never."""
+    """Milliseconds after which those nodes are upgraded to this build, and the level is raised and lowered; None:
+    never."""
     fewest_replicas: int | None = None
-    """How many replicas an operator leaves a partition who moves them from broker to broker in the middle of the
-    faults; None: nobody does."""
+    """Minimum replicas of a partition while an operator moves it between brokers during the faults; None: no
+    operator."""
     directories: int = 1
     """Log directories of each node, each on a disk of its own."""
     """Three controllers and three brokers instead of three combined nodes."""

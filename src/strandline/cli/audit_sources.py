@@ -296,7 +296,7 @@ class AuditRecords:
     """The topic `__audit` of a cluster: all partitions, each broker's lines in their order."""
 
     def __init__(self, consumer: Consumer) -> None:
-        """Raises KafkaError, CommandFailed."""
+        """Read the audit topic with this consumer. Raises KafkaError, CommandFailed."""
         self.unfinished = ""
         self._consumer = consumer
         try:

@@ -31,7 +31,8 @@ from strandline.client.types import PartitionDescription, QuorumDescription, Quo
 from strandline.proto.system import SystemClock
 
 SILENT_MS = 3_000
-"""A voter that has not fetched for so long is down, or follows as another directory. The leader waits as long."""
+"""Milliseconds without a fetch after which a voter counts as down, or as running with another directory. The leader
+waits as long."""
 
 
 @click.command("restore-vote")

@@ -64,7 +64,7 @@ class CommandWrong(CommandFailed):
 
 
 class Unreachable(CommandFailed):
-    """No broker answers."""
+    """Failure of a command because no broker answers."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""`strandline topic elect`: leaders elected by hand, and what an unclean election would cost."""
+"""Command `strandline topic elect`: elects leaders by hand, and shows what an unclean election would lose."""
 
 from __future__ import annotations
 

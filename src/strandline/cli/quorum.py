@@ -273,7 +273,7 @@ def _add(admin: Admin, node_id: int, at: str | None, wait_s: int, output: str) -
 
 
 def _lag(described: QuorumDescription, newcomer: QuorumReplica) -> str:
-    """What a newcomer lacks to be made a voter, in words; empty: nothing that is seen here."""
+    """Reason why a new controller cannot become a voter yet, as a sentence; "" if none is known."""
     now_ms = max(item.last_fetch_timestamp_ms for item in described.voters)  # the leader's own is that of its answer
     if now_ms - newcomer.last_fetch_timestamp_ms > _FRESH_MS:
         return "it does not fetch, or has only begun to. Does it run?"

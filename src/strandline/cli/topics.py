@@ -345,7 +345,7 @@ _KEPT = {
 
 
 def _lost(name: str) -> str:
-    """What a topic of the cluster itself has and nothing else."""
+    """What is lost when an internal topic is deleted, as the object of a sentence."""
     return _KEPT.get(name, "what the cluster keeps there")
 
 
@@ -369,7 +369,7 @@ def changes_text(changes: Sequence[ConfigChange], before: Mapping[str, str | Non
 
 
 def changes_json(changes: Sequence[ConfigChange], before: Mapping[str, str | None]) -> list[dict[str, Any]]:
-    """The same for programs: `value` is null for a setting that goes back to its default."""
+    """Changes of settings as JSON: `value` is null for a setting that is reset to its default."""
     return [
         {"name": change.name, "operation": change.operation, "value": change.value, "before": before.get(change.name)}
         for change in changes

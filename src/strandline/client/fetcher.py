@@ -147,7 +147,7 @@ class AbortedTransactions:
 
 
 def _marker_type(header: BatchHeader, batch: memoryview) -> int:
-    """Raises KafkaError: CORRUPT_MESSAGE."""
+    """Type of a control batch's marker. Raises KafkaError CORRUPT_MESSAGE if it does not parse."""
     check_content(header, batch)  # rule C18/damaged-markers-are-believed
     records = decode_records(batch)
     key = records[0].key if records else None

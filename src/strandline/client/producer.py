@@ -56,7 +56,7 @@ class _Running:
         self.core.open_batches.clear()
 
     def flush(self, timeout_s: float | None) -> None:
-        """Raises ClientTimeout."""
+        """Wait until all records are acknowledged or have failed. Raises ClientTimeout."""
         done = Gate()
         self.core.accumulator.start_flush(done.open)
         with SteppedOut(self.thread.locks):

@@ -266,10 +266,11 @@ class ThreadFutures:
         self.lock = threading.RLock()
         """One for all: concurrent.futures takes those of several futures at once, and may run callbacks within."""
         self.locks: tuple[Any, ...] = ()
-        """See `LoopThread`."""
+        """Locks that a calling thread leaves while it waits, see `SteppedOut`."""
 
     def may_wait(self, call: str) -> None:
-        """Raises ClientError: the caller would wait for itself, in a callback or in a signal's handler."""
+        """Check that a call may block. Raises ClientError in a callback or a signal handler, where the caller would
+        wait for itself."""
         if self.on_sender():
             raise refused(call)
         if self.lock._is_owned():  # type: ignore[attr-defined]
@@ -375,7 +376,7 @@ class ProducerBatch:
         """Numbers that it is sent under; None: it has not been sent yet, or its producer gives none."""
         self.attempts = 0
         self.sent_ms = 0.0
-        """When it was sent last (monotonic ms)."""
+        """Time of the last send, in monotonic milliseconds."""
         self.retry_at_ms = 0.0
         self.sealed = False
         self.announced = False

@@ -40,7 +40,7 @@ Headers = Sequence[Header] | Mapping[str, bytes | None]
 
 
 class _Traced:
-    """What both producers have in common: everything but `send` is the producer's own."""
+    """Common part of both tracing producers: every method except `send` is that of the wrapped producer."""
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
@@ -74,7 +74,7 @@ class TracedProducer(_Traced):
 
 
 class AsyncTracedProducer(_Traced):
-    """The same of `strandline.client.aio`."""
+    """Tracing wrapper of an asynchronous producer (`strandline.client.aio`)."""
 
     def __init__(self, producer: AsyncProducer) -> None:
         super().__init__(producer)
@@ -166,7 +166,8 @@ def carrying(headers: Headers = ()) -> list[Header]:
 
 
 def _carrying(made: Any) -> Any:
-    """What a transform gives, with the current span in its headers; the whole of it is made here, within the span."""
+    """The records that a transform made, with the current span in their headers. All of them are made here, within the
+    span."""
     if isinstance(made, Send):
         return made._replace(headers=carrying(made.headers))
     if isinstance(made, Iterable) and not isinstance(made, str | bytes):

@@ -97,7 +97,7 @@ class TierIsStored:
 
 
 def _look_at_sidecar(data: bytes, log: bytes, segment: TieredSegment) -> None:
-    """Raises NotABatch."""
+    """Check that a sidecar is intact and describes its segment. Raises NotABatch if not."""
     if len(data) < _SIDECAR.size:
         raise NotABatch(f"a sidecar of {len(data)} bytes")
     magic, version, *numbers, crc = _SIDECAR.unpack_from(data)
@@ -118,7 +118,7 @@ def _look_at_sidecar(data: bytes, log: bytes, segment: TieredSegment) -> None:
 
 
 def _look_at_batches(log: bytes, segment: TieredSegment, known: Known) -> None:
-    """Raises NotABatch."""
+    """Check that the batches of a segment match its metadata. Raises NotABatch if not."""
     expected = None
     epochs: list[tuple[int, int]] = []
     for batch, _ in batches_in(log):

@@ -145,7 +145,7 @@ class LiveCluster(DevCluster):
         return self._wires.held(a, b)
 
     def slow_disk(self, node_id: int, delay_ms: float) -> None:
-        """Every group sync and every cold read takes so much longer; 0 undoes it.
+        """Delay every group sync and every cold read of a node by `delay_ms`; 0 ends it.
 
         Raises:
             OSError: the node does not answer on its HTTP listener.

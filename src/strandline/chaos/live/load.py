@@ -40,7 +40,7 @@ class ClientFailed(Exception):
 
 
 def why_not(kind: str, *, secure: bool) -> str | None:
-    """Why a kind of client cannot be part of the load here; None: it can."""
+    """Reason why a kind of client cannot take part in the load here; None if it can."""
     package = KINDS[kind]
     if package is not None and importlib.util.find_spec(package) is None:
         return "is not installed"

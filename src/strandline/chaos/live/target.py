@@ -90,10 +90,10 @@ class ChaosTarget(Protocol):
         """Let nothing come from this node to any other, nor back."""
 
     def slow_disk(self, node_id: int, delay_ms: float) -> None:
-        """Make every sync take so much longer; 0 undoes it."""
+        """Delay every sync of a node by `delay_ms`; 0 ends it."""
 
     def clock_ahead(self, node_id: int, ahead_ms: int) -> None:
-        """Set the node's wall clock ahead by so much; 0 puts it right."""
+        """Set the node's wall clock ahead by `ahead_ms`; 0 corrects it."""
 
     def fill_disk(self, node_id: int) -> None:
         """Take the room of the node's disk."""
@@ -168,13 +168,12 @@ class NodeNetwork(Protocol):
         """Let everything through again."""
 
     def held(self, a: int, b: int) -> int:
-        """Number of times that something on its way from `a` to `b` met a cut so far; raises DevError where nobody
-        counts."""
+        """Number of times so far that data from `a` to `b` met a cut. Raises DevError where nobody counts."""
 
     def close(self) -> None:
         """Take them away. Idempotent."""
 
 
 def pause(seconds: float) -> None:
-    """Let so much time pass between two looks at what other processes do. Ctrl-C ends it."""
+    """Wait `seconds` between two checks of other processes. Ctrl-C ends the wait."""
     threading.Event().wait(seconds)

@@ -134,7 +134,7 @@ def _fail_and_restart(nemesis: Nemesis, name: str, what: str, faults: DiskFaults
 
 
 def hang_sync(nemesis: Nemesis) -> None:
-    """No sync of a machine ends for a while; its node gives up, or is blocked, or bears it."""
+    """Let no sync of one machine end for a while. Its node may crash, stay blocked, or continue."""
     name = nemesis.pick()
     if nemesis.world.process(name) is None:
         return

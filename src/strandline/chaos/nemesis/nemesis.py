@@ -63,7 +63,7 @@ class Nemesis:
     """Machine and path -> what a file beside the logs held a while ago."""
     victim: str = ""
     calm_until_ms: float = 0.0
-    """No fault is injected before."""
+    """Time in milliseconds before which no fault is injected."""
     injected: int = 0
     struck: Counter[str] = field(default_factory=Counter)
     """Kind -> how many of them did something: one that finds nothing to strike, or may not, does nothing."""
@@ -87,8 +87,8 @@ class Nemesis:
         self.events.append((round(self.world.now_ms), what))
 
     async def run(self, duration_ms: float, faults: Mapping[str, Callable[[Nemesis], None]]) -> None:
-        """Inject those of `faults` that the options name, for so long; what is still in effect then stays until
-        `heal`."""
+        """Inject those of `faults` that the options name, for `duration_ms` milliseconds. Faults that are still in
+        effect then last until `heal`."""
         until_ms = self.world.now_ms + duration_ms
         schedule = self._schedule
         while True:

@@ -16,7 +16,7 @@ SUPERVISOR_MS = 200.0
 
 @dataclass
 class FaultOptions:
-    """Which faults, how often, how long. Times in virtual milliseconds."""
+    """Options of fault injection: which faults, how often, how long. Times are virtual milliseconds."""
 
     kinds: tuple[str, ...] = ()
     gap_min_ms: int = 100

@@ -31,7 +31,7 @@ class DiskConfig:
     capacity_bytes: int = 1 << 34
     slow_factor: float = 1.0
     name_us: int = 0
-    """A name is made, or changed, in so long, and the caller waits for it (a full part of an old ext4: 400)."""
+    """Microseconds to create or rename a file, for which the caller waits (400 in a full region of an old ext4)."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ class SimDisk:
         self.locks: dict[str, Caller] = {}
         """Directory -> the process that has it to itself."""
         self.hung = False
-        """No sync that begins now, or is under way, ends."""
+        """True while no sync ends, whether it has begun already or begins now."""
         self.on_blocked: Callable[[Caller], None] = lambda process: None
         """Callback for a process whose loop waits for a hung disk: it runs no further."""
         self._held: list[Callable[[], None]] = []

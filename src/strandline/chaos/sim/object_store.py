@@ -103,7 +103,7 @@ class SimStore:
         return found
 
     def duration_us(self, size_bytes: int) -> int:
-        """Microseconds that a call takes which carries so many bytes."""
+        """Microseconds of a call that transfers `size_bytes`."""
         config = self.config
         latency_us = self._rng.randint(config.latency_min_us, config.latency_max_us)
         if self.faults.slow_factor > 1:

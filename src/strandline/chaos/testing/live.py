@@ -160,7 +160,8 @@ class ClusterUnderTest:
         self._tell("heal")
 
     def slow_disk(self, node: int, delay_ms: float, *, required: bool = True) -> RequestedFault:
-        """Make every group sync and cold read of a node take so much longer; 0 undoes it. Met: syncs and reads."""
+        """Delay every group sync and cold read of a node by `delay_ms`; 0 ends it. The fault counts as met when a sync
+        or a read was delayed."""
         self._listening(node)
         if not delay_ms:
             required = False

@@ -32,8 +32,8 @@ class RequestedFault:
 
 
 def assert_met(asked: Sequence[RequestedFault], fault: RequestedFault | None, times: int) -> None:
-    """Check that this fault (None: each required one of `asked`) was met at least so often; raises FaultNeverStruck
-    otherwise."""
+    """Check that a fault (None: each required one of `asked`) was met at least `times` times. Raises FaultNeverStruck
+    if it was not."""
     for each in asked if fault is None else [fault]:
         met = each.met
         if met < times and (each.required or each is fault):

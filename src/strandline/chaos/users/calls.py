@@ -21,7 +21,7 @@ from strandline.client.aio import Consumer, Producer
 T = TypeVar("T")
 
 _STEPS_MAX = 12
-"""A call that is cut in the midst of a turn of the loop has had up to so many steps of others."""
+"""Maximum steps of other tasks after which a call is cancelled within a turn of the loop."""
 _AFTER_S = 0.3
 
 

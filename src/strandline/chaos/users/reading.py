@@ -203,7 +203,7 @@ class Reader:
         self.stand.paused.clear()
 
     async def _seek(self, consumer: Any, hands: CallMaker) -> None:
-        """Seek back, or to the very beginning; a few records ahead, where there are so many."""
+        """Seek back, to the very beginning, or a few records ahead if there are enough."""
         for where in self._some(hands.rng):
             stood = self.stand.next.get(where) or 0
             ahead = min(stood + 3, self.shared.ledger.end(where))

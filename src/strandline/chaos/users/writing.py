@@ -213,7 +213,7 @@ class Writer:
         self._sent = {}
 
     def _check(self, sent: dict[str, Any], call: str) -> None:
-        """Raises InvariantViolated."""
+        """Check the outcome of a call that sent records. Raises InvariantViolated."""
         self._shared.acts[call] += 1
         check_answered(self._name, call, {value: future.done() for value, future in sent.items()})
 

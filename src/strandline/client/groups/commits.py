@@ -239,7 +239,8 @@ _FROM_OUTSIDE = (
 
 
 class HandedOut(NamedTuple):
-    """What a consumer has handed out and not committed, for a transaction to commit; and the membership it is under."""
+    """Offsets of the records that a consumer has delivered but not committed, for a transaction to commit, with the
+    consumer's group membership."""
 
     group: GroupMetadata
     offsets: dict[TopicPartition, OffsetAndMetadata]

@@ -1,4 +1,4 @@
-"""What a group's coordinator is asked without a membership: offsets."""
+"""Requests to a group's coordinator that need no membership: offsets."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class GroupCoordinator(Coordinator):
         await self._commit(Api.TXN_OFFSET_COMMIT, values, offsets, at_most)
 
     def check_ids(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Raises TopicReplaced: another topic has the name of one whose records an offset counts, as far as this client
-        knows."""
+        """Check that no topic was replaced, as far as this client knows. Raises TopicReplaced if an offset belongs to a
+        deleted topic with the same name."""
         ids = self._ids(item.topic for item in offsets)
         for item, offset in offsets.items():
             known = ids[item.topic]

@@ -92,7 +92,8 @@ class Subscribed:
     def of(
         cls, topics: Topics, on_assigned: Listener | None, on_revoked: Listener | None, on_lost: Listener | None
     ) -> Subscribed:
-        """Raises ConfigError: no topics, or something else than names."""
+        """Check and normalise a subscription. Raises ConfigError if there are no topics, or something other than
+        names."""
         listeners = (on_assigned, on_revoked, on_lost or on_revoked)
         if isinstance(topics, re.Pattern):
             return cls((), topics, *listeners)
@@ -187,8 +188,8 @@ class GroupSession:
             timeout_ms=config.default_api_timeout_ms, wake_poll=holder.wake_poll,
         )  # fmt: skip
         self.callback_error: BaseException | None = None
-        """What a callback of `commit_async` raised, for the next poll: a ClientError that tells of it; SystemExit and
-        alike as they are, for `close` as well."""
+        """Exception of a `commit_async` callback, to raise at the next poll: wrapped into a ClientError, but SystemExit
+        and the like unchanged (for `close` as well)."""
         self._config = config
         self._session = session
         self._holder = holder

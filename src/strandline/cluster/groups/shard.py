@@ -113,7 +113,7 @@ class GroupShard:
             self.unknown_records += 1
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
-        """See `OffsetStore.end_transaction`."""
+        """Apply a transaction marker, see `OffsetStore.end_transaction`."""
         self._offsets.end_transaction(producer_id, commit)
 
     def _replay_consumer_group(self, key: ConsumerGroupKey, value: bytes | None) -> None:

@@ -40,7 +40,8 @@ PAUSE_MS = (100.0, 1_000.0)
 """First and longest pause between attempts."""
 
 TELL_MS = 10_000.0
-"""Lines that are dropped are told once in this time, with their number; an outage once it has lasted so long."""
+"""Minimum milliseconds between two reports of dropped audit lines (each with their number). An outage is reported once
+it has lasted this long."""
 
 AGAIN = frozenset(code for code in ErrorCode if code.retriable) - {ErrorCode.CORRUPT_MESSAGE}
 """The topic may take the same batch later."""

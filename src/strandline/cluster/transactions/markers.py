@@ -142,8 +142,9 @@ class MarkerSender:
         _tell(done)
 
     def _leader_of(self, partition: TopicPartition) -> NodeId | None:
-        """See `marker_orders.LeaderOf`. A partition that this image does not have is deleted: the transaction got it
-        from a coordinator whose image had it, and a coordinator that is elected later has all that image had."""
+        """Leader of a partition, see `marker_orders.LeaderOf`. A partition that this image lacks was deleted: a
+        coordinator had it in its image when it joined the transaction, and a later coordinator's image is at least as
+        new."""
         found = self._image().partition(*partition)
         return None if found is None else found.leader
 

@@ -35,7 +35,8 @@ WRITERS, PIPELINES = 2, 2
 GROUP = "chaos-pipelines"
 
 TIMEOUT_MS = 10_000
-"""transaction.timeout.ms: what a producer leaves open holds up readers for about so long."""
+"""transaction.timeout.ms. A transaction that a killed producer leaves open blocks read_committed consumers for about
+this long."""
 
 CALL_S = 15.0
 """Seconds of one call; one that is over is repeated, as librdkafka asks for it."""

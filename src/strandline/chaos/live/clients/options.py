@@ -78,7 +78,7 @@ class ClientOptions:
 
 
 def partitions_of(topics: Mapping[str, int]) -> list[Partition]:
-    """Every partition of topics that have so many."""
+    """Every partition of these topics; `topics`: name -> number of partitions."""
     return [Partition(topic, number) for topic, count in topics.items() for number in range(count)]
 
 

@@ -148,7 +148,8 @@ class ClassicMembers:
     def _member(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[MemberInfo, Current]:
-        """Raises KafkaError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION."""
+        """Find a classic member, and check its id and generation. Raises KafkaError UNKNOWN_MEMBER_ID,
+        FENCED_INSTANCE_ID or ILLEGAL_GENERATION."""
         info = group.check_member(member_id, instance_id)
         if info.classic is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id!r} has the consumer protocol")

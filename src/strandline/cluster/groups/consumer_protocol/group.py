@@ -105,7 +105,8 @@ class ConsumerGroup:
     # Checks of members
 
     def check_member(self, member_id: str, instance_id: str | None = None) -> MemberInfo:
-        """Raises KafkaError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID when the instance id is another member's."""
+        """Check that the member exists. Raises KafkaError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance id
+        belongs to another member."""
         if instance_id is not None:
             holder = self.instances.get(instance_id)
             if holder is None:
@@ -223,7 +224,7 @@ class Draft:
         return self._members[member_id] if member_id in self._members else self.group.members.get(member_id)
 
     def members(self) -> dict[str, MemberInfo]:
-        """All of them."""
+        """All members, by member id."""
         merged = {**self.group.members, **self._members}
         return {member_id: member for member_id, member in merged.items() if member is not None}
 
