@@ -6,8 +6,8 @@
 
 Three nodes whose clients log in, an authorizer, two users. The honest one sends a 1 KB record every 5 ms to the node
 that leads the quorum, acks=all, on one connection, and notes how long each ack took: alone, and beside each attack on
-that node. The attacker is a process of its own. Both share the machine with the nodes: it needs four cores for figures
-that are the nodes' alone.
+that node; and then how long it takes to log in anew, beside the attack. The attacker is a process of its own. Both
+share the machine with the nodes: it needs four cores for figures that are the nodes' alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import selectors
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -32,6 +33,8 @@ from rich.table import Table
 from bench.paced import percentile_ms
 from strandline.client import Admin, NewTopic
 from strandline.cluster.node.dev import DevCluster
+from strandline.cluster.node.dev_layout import CERTIFICATES
+from strandline.cluster.security.dev_certificates import CA_FILE
 from strandline.log.batch import Record, build_batch
 from strandline.proto.acls import AclBinding, Operation, PatternType, Permission, ResourceKind
 from strandline.proto.kafka import fetch, produce
@@ -43,6 +46,8 @@ HONEST, ATTACKER, ADMIN = "honest", "mallory", "admin"
 TOPIC = "honest"
 EVERY_S = 0.005
 CONNECTIONS = 100
+AGAIN_CONNECTIONS = 500
+LOGINS = 10
 RATIO_MAX = 3.0
 
 LARGE_BYTES = 100 << 20
@@ -70,6 +75,7 @@ class Figures:
     beside_p99_ms: float
     beside_worst_ms: float
     beside_loop_p99_ms: float
+    login_worst_ms: float
     grown_mb: float
     leader_stayed: bool
 
@@ -89,6 +95,7 @@ def frame(api: Api, version: int, body: bytes, client_id: str = "") -> bytes:
 API_VERSIONS = frame(Api.API_VERSIONS, 0, b"")
 METADATA = frame(Api.METADATA, 4, struct.pack(">iB", -1, 0))
 """Of all topics."""
+PLAIN_HANDSHAKE = frame(Api.SASL_HANDSHAKE, 1, struct.pack(">h5s", 5, b"PLAIN"))
 
 
 def receive(connection: socket.socket) -> bytes:
@@ -107,15 +114,22 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-def connect(address: tuple[str, int], user: str | None) -> socket.socket:
+def authenticate(user: str, password: str) -> bytes:
+    """SaslAuthenticate, by PLAIN."""
+    token = f"\0{user}\0{password}".encode()
+    return frame(Api.SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token)
+
+
+def connect(address: tuple[str, int], user: str | None, tls: ssl.SSLContext | None = None) -> socket.socket:
     """A connection, logged in unless `user` is None."""
     connection = socket.create_connection(address, 30)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if tls is not None:
+        connection = tls.wrap_socket(connection, server_hostname=address[0])
     if user is not None:
-        connection.sendall(frame(Api.SASL_HANDSHAKE, 1, struct.pack(">h5s", 5, b"PLAIN")))
+        connection.sendall(PLAIN_HANDSHAKE)
         receive(connection)
-        token = f"\0{user}\0{_password(user)}".encode()
-        connection.sendall(frame(Api.SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token))
+        connection.sendall(authenticate(user, _password(user)))
         answer = receive(connection)
         if answer[4:6] != b"\0\0":
             raise ConnectionError(f"{user} cannot log in: error {answer[4:6].hex()}")
@@ -171,6 +185,73 @@ def _pipeline(address: tuple[str, int], user: str | None, request: bytes) -> Non
                 time.sleep(0.01)
 
 
+def _coming_again(address: tuple[str, int]) -> None:
+    """As many requests as are answered before a login, and then another connection."""
+    with connect(address, None) as connection:
+        connection.sendall(API_VERSIONS)
+        answer_bytes = 4 + len(receive(connection))
+    _again_and_again(address, API_VERSIONS * 20, 20 * answer_bytes)
+
+
+def _connecting(address: tuple[str, int]) -> None:
+    """Connections that are closed as soon as they are there."""
+    _again_and_again(address, b"", 0)
+
+
+def _wrong_passwords(address: tuple[str, int]) -> None:
+    _again_and_again(address, PLAIN_HANDSHAKE + authenticate(HONEST, "wrong"), sys.maxsize)
+
+
+def _handshakes(address: tuple[str, int]) -> None:
+    """The first message of TLS, which costs the node its signature and the attacker nothing: it is always the same."""
+    received, hello = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(received, hello, server_hostname="localhost").do_handshake()
+    _again_and_again(address, hello.read(), 1)
+
+
+def _pages(address: tuple[str, int]) -> None:
+    """The page of metrics, which is the longest, at the port of metrics and health."""
+    _again_and_again(address, b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n", sys.maxsize)
+
+
+def _again_and_again(address: tuple[str, int], said: bytes, answer_bytes: int) -> None:
+    """Connections that each say something, take so much of an answer, or what comes until they are closed, and end,
+    each followed by another one."""
+    with selectors.DefaultSelector() as selector:
+
+        def open_one() -> None:
+            connection = socket.socket()
+            connection.setblocking(False)
+            with suppress(BlockingIOError):
+                connection.connect(address)
+            selector.register(connection, selectors.EVENT_WRITE, 0)
+
+        def is_done(key: selectors.SelectorKey, events: int) -> bool:
+            connection: socket.socket = key.fileobj  # type: ignore[assignment]
+            try:
+                if events & selectors.EVENT_WRITE:
+                    connection.send(said)
+                    selector.modify(connection, selectors.EVENT_READ, 0)
+                    return not answer_bytes
+                received = key.data + len(part := connection.recv(1 << 16))
+                selector.modify(connection, selectors.EVENT_READ, received)
+                return not part or received >= answer_bytes
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+
+        for _ in range(AGAIN_CONNECTIONS):
+            open_one()
+        while True:
+            for key, events in selector.select(0.1):
+                if is_done(key, events):
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()  # type: ignore[union-attr]
+                    open_one()
+
+
 def _dripping(address: tuple[str, int]) -> None:
     """Eight requests of 100 MB each, of which much comes at once and then a byte a second; again when one is closed."""
     head = struct.pack(">ihhih", LARGE_BYTES, Api.PRODUCE, 9, 1, 0) + b"\0"
@@ -218,6 +299,11 @@ def _sessions(address: tuple[str, int]) -> None:
 
 ATTACKS: Mapping[str, Callable[[tuple[str, int]], None]] = {
     "before-login": _before_login,
+    "coming-again": _coming_again,
+    "connecting": _connecting,
+    "wrong-passwords": _wrong_passwords,
+    "handshakes": _handshakes,
+    "pages": _pages,
     "after-login": _after_login,
     "dripping": _dripping,
     "sessions": _sessions,
@@ -260,14 +346,16 @@ def loop_s(pid: int) -> float:
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
-def acks_of(address: tuple[str, int], partition: int, seconds: float, pid: int) -> Acks:
+def acks_of(
+    address: tuple[str, int], partition: int, seconds: float, pid: int, tls: ssl.SSLContext | None = None
+) -> Acks:
     """A record falls due every 5 ms, or when the one before it is acknowledged."""
     acks = Acks()
     batch = build_batch([Record(0, int(time.time() * 1000), None, bytes(1024))])
     topic = produce.ProduceTopic(TOPIC, None, [(partition, memoryview(batch))])
     body = b"".join(map(bytes, produce.write_request(9, produce.ProduceRequest(-1, 30_000, None, [topic]))))
     request = frame(Api.PRODUCE, 9, body)
-    with connect(address, HONEST) as connection:
+    with connect(address, HONEST, tls) as connection:
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(acks.took_s) < 10:
             spent_s, began = loop_s(pid), time.perf_counter()
@@ -279,9 +367,20 @@ def acks_of(address: tuple[str, int], partition: int, seconds: float, pid: int) 
     return acks
 
 
-def _settings(user: str) -> dict[str, str]:
+def logins_s(address: tuple[str, int], tls: ssl.SSLContext | None) -> list[float]:
+    """How long the honest client takes from connecting to its login, each time anew."""
+    took_s: list[float] = []
+    for _ in range(LOGINS):
+        began = time.perf_counter()
+        with connect(address, HONEST, tls):
+            took_s.append(time.perf_counter() - began)
+    return took_s
+
+
+def _settings(user: str, ca: str | None) -> dict[str, str]:
     return {
-        "security_protocol": "SASL_PLAINTEXT",
+        "security_protocol": "SASL_SSL" if ca else "SASL_PLAINTEXT",
+        **({"ssl_truststore_location": ca} if ca else {}),
         "sasl_mechanism": "PLAIN",
         "sasl_username": user,
         "sasl_password": _password(user),
@@ -291,9 +390,10 @@ def _settings(user: str) -> dict[str, str]:
 class _Site:
     """The cluster, and the node in it that is attacked."""
 
-    def __init__(self, cluster: DevCluster) -> None:
+    def __init__(self, cluster: DevCluster, ca: str | None) -> None:
         self._cluster = cluster
-        self._admin = Admin(cluster.bootstrap, **_settings(ADMIN))
+        self._tls = None if ca is None else ssl.create_default_context(cafile=ca)
+        self._admin = Admin(cluster.bootstrap, **_settings(ADMIN, ca))
         self._admin.create_topics([NewTopic(TOPIC, 12, 3)])
         may_write = (f"User:{HONEST}", "*", Operation.WRITE, Permission.ALLOW)
         self._admin.create_acls([AclBinding(ResourceKind.TOPIC, TOPIC, PatternType.LITERAL, *may_write)])
@@ -309,6 +409,12 @@ class _Site:
         self._admin.alter_client_quotas({entity: {QuotaKey.REQUEST_PERCENTAGE: PERCENT}})
         time.sleep(1)
 
+    @property
+    def http(self) -> tuple[str, int]:
+        """The attacked node's port of metrics and health."""
+        host, port = self._cluster.http(self.node).rsplit(":", 1)
+        return host, int(port)
+
     def rss_mb(self) -> float:
         return float(psutil.Process(self._cluster.pids()[self.node]).memory_info().rss) / 1e6
 
@@ -320,10 +426,11 @@ class _Site:
         if name == "above-its-quota":
             self.limit()
         pid = self._cluster.pids()[self.node]
-        alone = acks_of(self.address, self.partition, seconds, pid)
+        alone = acks_of(self.address, self.partition, seconds, pid, self._tls)
         before, before_mb = self.epoch(), self.rss_mb()
-        with attacked(name, self.address):
-            beside = acks_of(self.address, self.partition, seconds, pid)
+        with attacked(name, self.http if name == "pages" else self.address):
+            beside = acks_of(self.address, self.partition, seconds, pid, self._tls)
+            logins = logins_s(self.address, self._tls)
             grown_mb = self.rss_mb() - before_mb
         return Figures(
             percentile_ms(alone.took_s, 0.5),
@@ -332,25 +439,30 @@ class _Site:
             percentile_ms(beside.took_s, 0.99),
             max(beside.took_s) * 1000,
             percentile_ms(beside.loop_s, 0.99),
+            max(logins) * 1000,
             grown_mb,
             self.epoch() == before,
         )
 
 
 @contextmanager
-def site() -> Iterator[_Site]:
+def site(*, tls: bool = False) -> Iterator[_Site]:
     """Three nodes whose clients log in."""
+    name = "ssl" if tls else "plaintext"
     users = " ".join(f'user_{user}="{_password(user)}"' for user in (HONEST, ATTACKER, ADMIN))
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,HTTP:PLAINTEXT",
-        "listener.name.plaintext.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.plaintext.plain.sasl.jaas.config": f"x.PlainLoginModule required {users};",
+        f"listener.name.{name}.sasl.enabled.mechanisms": "PLAIN",
+        f"listener.name.{name}.plain.sasl.jaas.config": f"x.PlainLoginModule required {users};",
         "sasl.plain.without.tls": "true",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ADMIN}",
     }
-    with DevCluster(settings=settings) as cluster:
-        yield _Site(cluster)
+    if tls:
+        settings["listener.security.protocol.map"] = "SSL:SASL_SSL,INTERNAL:SSL,HTTP:SSL"
+        settings["listener.name.ssl.ssl.client.auth"] = "none"
+    with DevCluster(settings=settings, secure=tls) as cluster:
+        yield _Site(cluster, str(cluster.root / CERTIFICATES / CA_FILE) if tls else None)
 
 
 def show(found: Mapping[str, Figures]) -> None:
@@ -364,6 +476,7 @@ def show(found: Mapping[str, Figures]) -> None:
         "ratio",
         "worst",
         "loop p99",
+        "login",
         "MB",
         "leader",
     ):
@@ -375,6 +488,7 @@ def show(found: Mapping[str, Figures]) -> None:
             *(f"{value:.2f}" for value in figures),
             f"{one.beside_worst_ms:,.0f}",
             f"{one.beside_loop_p99_ms:.2f}",
+            f"{one.login_worst_ms:,.0f}",
             f"{one.grown_mb:+.0f}",
             "stayed" if one.leader_stayed else "MOVED",
         )
@@ -389,7 +503,7 @@ def main(attacks: tuple[str, ...], seconds: float, output: str) -> None:
     found: dict[str, Figures] = {}
     for name in attacks or ATTACKS:
         click.echo(f"... {name}", err=True)
-        with site() as attacked_site:
+        with site(tls=name == "handshakes") as attacked_site:
             found[name] = attacked_site.measure(name, seconds)
     if output == "json":
         click.echo(json.dumps({name: {**asdict(one), "ratio": one.ratio} for name, one in found.items()}))

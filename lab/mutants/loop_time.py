@@ -1,11 +1,13 @@
-"""Mutants of rules A26 and A48: the loop's time is shared, and no request has much of it at a stretch."""
+"""Mutants of rules A26, A44, A45 and A48: the loop's time is shared, strangers have little of it, and no request
+has much at a stretch."""
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, always, never, one_change, part, removed, value
+from lab.mutants.mutant import Mutant, always, instead, never, one_change, part, removed, value
 
 _TURNS = "tests/cluster/broker/test_loop_time.py"
 _WIRE = "tests/cluster/broker/test_kafka_loop_time.py"
+_NEW = "tests/cluster/broker/test_newcomers.py"
 _ADMIN = "tests/cluster/broker/test_kafka_admin.py"
 _LOOP = "tests/cluster/node/test_node_loop.py"
 
@@ -50,7 +52,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "any-number-of-requests-before-the-login",
         "A26: a stranger is answered few requests",
-        always(),
+        value("False"),
         f"{_WIRE}::test_before_the_login_few_requests_are_answered",
     ),
     one_change(
@@ -118,6 +120,74 @@ TABLE: tuple[Mutant, ...] = (
         "A26: what rises between the reading of a partition and the wait for it ends the wait",
         part("self._has_more(result)", "False"),
         f"{_WIRE}::test_many_readable_partitions_are_read_and_watched_in_steps",
+    ),
+    one_change(
+        "strangers-never-pause",
+        "A44: strangers of whom nobody becomes known have a quarter of the loop",
+        value("0"),
+        f"{_TURNS}::test_strangers_of_whom_nobody_becomes_known_have_a_quarter",
+        f"{_TURNS}::test_strangers_pause_for_what_goes_beyond_their_turn_too",
+    ),
+    one_change(
+        "logins-come-to-nothing",
+        "A44: whoever is known in the end gives back what it took as a stranger",
+        removed(),
+        f"{_TURNS}::test_strangers_of_whom_nobody_becomes_known_have_a_quarter",
+        f"{_WIRE}::test_a_handshake_that_comes_to_something_is_given_back",
+    ),
+    one_change(
+        "handshakes-come-to-nothing",
+        "A44: the handshake is part of what is given back",
+        removed(),
+        f"{_WIRE}::test_a_handshake_that_comes_to_something_is_given_back",
+    ),
+    one_change(
+        "what-goes-beyond-a-turn-has-no-pause",
+        "A44: the pause goes by what strangers took, beyond their turn too",
+        part("share.spent_ms", "min(share.spent_ms, share.budget_ms)"),
+        f"{_TURNS}::test_strangers_pause_for_what_goes_beyond_their_turn_too",
+    ),
+    one_change(
+        "accepted-at-any-time",
+        "A44: accepting takes the time of strangers",
+        never(),
+        f"{_NEW}::test_accepting_waits_for_its_turn",
+    ),
+    one_change(
+        "let-in-at-any-time",
+        "A44: what was accepted is let in within the time of strangers",
+        always(),
+        f"{_NEW}::test_newcomers_are_let_in_one_after_the_other_and_fairly_by_address",
+    ),
+    one_change(
+        "newcomers-without-number",
+        "A44: connections that wait to be let in are bounded",
+        never(),
+        f"{_NEW}::test_newcomers_that_wait_are_bounded",
+    ),
+    one_change(
+        "ends-take-nobodys-time",
+        "A44: the end of a connection that came to nothing takes the time of strangers",
+        part("self.listener.loop_time.measured(self.peer, self._lost)", "self._lost()"),
+        f"{_WIRE}::test_connections_that_come_to_nothing_take_the_time_of_strangers",
+    ),
+    one_change(
+        "a-thousand-go-at-once",
+        "A44: connections that end are ended in turns",
+        always(),
+        f"{_WIRE}::test_connections_that_end_together_are_ended_in_turns",
+    ),
+    one_change(
+        "who-asks-too-much-may-come-again-at-once",
+        "A44: whoever asks too much before its login is kept for as long as a login may take",
+        instead("self.refuse('too many requests')"),
+        f"{_WIRE}::test_before_the_login_few_requests_are_answered",
+    ),
+    one_change(
+        "pages-at-any-time",
+        "A45: pages of HTTP are made within the time of strangers",
+        always(),
+        "tests/cluster/node/http/test_http.py::test_pages_are_made_in_turns",
     ),
     one_change(
         "requests-are-read-in-one-turn",

@@ -6,6 +6,8 @@ from lab.mutants.mutant import Mutant, dropped, never, one_change, part, removed
 
 _PLANNER = "tests/tools/test_moves_planner.py"
 _SCHEDULES = "tests/schedules/moves/test_moves.py"
+_CATCH_UP = "tests/replica/test_catch_up.py"
+_SYNCER = "tests/log/test_syncer.py"
 _CORDON = "tests/controller/machine/test_placement.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -92,6 +94,42 @@ TABLE: tuple[Mutant, ...] = (
         "schedule 151: a look at moves changes nothing",
         value("clear(admin, cluster)"),
         f"{_SCHEDULES}::test_151_a_status_comes_between_two_moves[holds]",
+    ),
+    one_change(
+        "who-catches-up-is-synced-with-the-others",
+        "B50: the log of a replica that nobody waits for is synced apart from the others",
+        part("self.is_waited_for", "True"),
+        f"{_CATCH_UP}::test_a_follower_that_lags_is_synced_by_itself",
+    ),
+    one_change(
+        "who-catches-up-is-never-synced",
+        "B50: it has its turn, however many others there are",
+        part("self._unhurried_is_next", "False"),
+        f"{_SYNCER}::test_who_catches_up_has_its_turn",
+    ),
+    one_change(
+        "who-is-waited-for-stays-behind",
+        "B50: once it is waited for it is synced with the others",
+        never(),
+        f"{_SYNCER}::test_who_is_waited_for_now_goes_with_the_others",
+    ),
+    one_change(
+        "nobody-hears-how-far-a-hole-is-filled",
+        "B50: what is synced is told of a hole, too, or its leader sends no more of it",
+        removed(),
+        "tests/replica/test_healing.py::test_the_leader_hears_how_far_a_hole_is_filled",
+    ),
+    one_change(
+        "a-disk-gets-more-than-it-takes",
+        "B50: a follower's broker is sent no more than its disk takes",
+        never(),
+        f"{_CATCH_UP}::test_a_follower_is_sent_no_more_than_its_disk_takes",
+    ),
+    one_change(
+        "a-disk-that-slows-down-gets-as-much",
+        "B50: a disk on which syncs take longer gets less at a time",
+        never(),
+        "tests/replica/test_backlog.py::test_a_disk_that_slows_down_gets_less",
     ),
     one_change(
         "the-cordoned-get-replicas",

@@ -8,6 +8,7 @@ _ENDS = "tests/cluster/transactions/test_ends.py"
 _PRODUCERS = "tests/cluster/transactions/test_producers.py"
 _DECISIONS = "tests/schedules/groups/test_decisions.py"
 _WIRE = "tests/cluster/broker/test_transactions_wire.py"
+_OFFSETS = "tests/cluster/groups/test_transactional_offsets.py"
 _CONNECTIONS = "tests/cluster/transactions/test_connections.py"
 _TRANSACTIONS = "tests/cluster/transactions/test_transactions.py"
 _ADDITIONS = "tests/cluster/transactions/test_additions.py"
@@ -195,5 +196,23 @@ TABLE: tuple[Mutant, ...] = (
         "C20: a request that does not count closes its connection",
         removed(),
         f"{_WIRE}::test_a_request_by_an_older_connection_closes_it",
+    ),
+    one_change(
+        "offsets-by-older-connections-count",
+        "C33: offsets of the first protocol count if they came by their producer's newest connection (schedule 184)",
+        value("True"),
+        f"{_OFFSETS}::test_184_offsets_that_come_late_are_not_of_the_next_transaction",
+    ),
+    one_change(
+        "offsets-of-what-was-aborted-count",
+        "C33: behind an abort the first offsets by a connection of before it are to be said again (schedule 185)",
+        never(),
+        f"{_OFFSETS}::test_185_offsets_of_what_was_aborted_come_late",
+    ),
+    one_change(
+        "forgotten-producers-ask-by-any-connection",
+        "C33: of a producer that was forgotten only connections count that were accepted since",
+        removed(),
+        f"{_OFFSETS}::test_of_producers_that_are_forgotten_only_new_connections_count",
     ),
 )

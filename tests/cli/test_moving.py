@@ -9,7 +9,7 @@ from strandline.cli.common import CommandWrong
 from strandline.cli.moves import Brokers, _partitions
 from strandline.cli.moving import ROWS_SHOWN, Ask, Rate, plan_document, show_plan, shown_seconds
 from strandline.proto.ids import TopicPartition
-from strandline.tools.moves.layout import DirectoryMove, Left, Move, Plan
+from strandline.tools.moves.layout import DirectoryMove, HeldUp, Left, Move, Plan
 
 
 @pytest.mark.parametrize(
@@ -82,3 +82,21 @@ def test_a_plan_for_programs() -> None:
     assert [one["to"] for one in told["directories"]] == ["/b"]
     assert (told["bytes"], told["estimated_seconds"], told["dry_run"]) == (5_000_000, 0.1, True)
     assert told["left"] == [{"topic": "l", "partition": 0, "why": "no room"}]
+
+
+def test_who_is_down_is_named_before_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its moves would wait for it, with nothing but their plan before. A program reads it at the end, too."""
+    partitions = tuple(TopicPartition("t", number) for number in range(7))
+    held = Plan(plan(1).moves, held_up=(HeldUp(4, partitions),))
+    for output in ("table", "json"):
+        show_plan(Ask("strandline cluster rebalance", None, 4, None, False, output), held)
+        told = capsys.readouterr()
+        assert told.err == (
+            "! broker 4 is down: 7 moves (t-0, t-1, t-2, t-3, t-4 and 2 more) cannot end before it is back and in "
+            "sync. Start it first; or, if it does not come back, take it out first: `strandline broker decommission 4`"
+            "\n"
+        )
+        assert ("1 partition to move" in told.out) is (output == "table")
+    told_to_programs = plan_document(Ask("strandline cluster rebalance", None, 4, None, False, "json"), held)
+    [one] = told_to_programs["held_up"]
+    assert (one["broker"], one["why"], one["partitions"][6]) == (4, "down", {"topic": "t", "partition": 6})

@@ -246,3 +246,80 @@ def test_epochs_on_a_full_disk_wait(tmp_path: Path) -> None:
         assert a.recovery_point == 2
 
     run(tmp_path, play)
+
+
+def test_who_catches_up_is_synced_by_itself(tmp_path: Path) -> None:
+    """Rule B50: its bytes do not make the sync longer for which acknowledgements wait, and it comes behind it."""
+
+    async def play(scene: Scene) -> None:
+        a, b = scene.logs
+        fill(b, 1)
+        scene.syncer.mark(b, waited_for=False)
+        fill(a, 1)
+        scene.syncer.mark(a)
+        await scene.let_go()
+        assert scene.synced[0] == [(0, 1)]
+        assert scene.synced[1] == [(1, 1)]
+        assert not b.needs_sync
+
+    run(tmp_path, play)
+
+
+def test_who_catches_up_has_its_turn(tmp_path: Path) -> None:
+    """Rule B50: somebody is waited for all the time, and the other is synced after the first of them."""
+
+    async def play(scene: Scene) -> None:
+        a, b = scene.logs
+        note = scene.syncer._on_synced
+
+        def synced(logs: list[PartitionLog]) -> None:
+            note(logs)
+            if len(scene.synced) < 10:
+                fill(a, 1)
+                scene.syncer.mark(a)
+
+        scene.syncer._on_synced = synced
+        fill(b, 1)
+        scene.syncer.mark(b, waited_for=False)
+        fill(a, 1)
+        scene.syncer.mark(a)
+        await scene.let_go()
+        assert [(1, 1)] in scene.synced[:3]
+
+    run(tmp_path, play)
+
+
+def test_who_is_waited_for_now_goes_with_the_others(tmp_path: Path) -> None:
+    """Rule B50: a replica that has just come to the end of its leader's log need not wait for its turn alone."""
+
+    async def play(scene: Scene) -> None:
+        a, b = scene.logs
+        fill(a, 1)
+        scene.syncer.mark(a)
+        await scene.begin()
+        fill(b, 1)
+        scene.syncer.mark(b, waited_for=False)
+        fill(a, 1)
+        scene.syncer.mark(a)
+        scene.syncer.mark(b)
+        await scene.let_go()
+        assert scene.synced[1] == [(0, 2), (1, 1)]
+
+    run(tmp_path, play)
+
+
+def test_who_catches_up_is_fenced_with_the_others(tmp_path: Path) -> None:
+    """Schedule 59: once nothing is synced any more, nothing stays pending."""
+
+    async def play(scene: Scene) -> None:
+        a, b = scene.logs
+        fill(a, 1)
+        scene.syncer.mark(a)
+        await scene.begin()
+        fill(b, 1)
+        scene.syncer.mark(b, waited_for=False)
+        scene.syncer.abandon()
+        assert a.failure is not None
+        assert b.failure is not None
+
+    run(tmp_path, play)

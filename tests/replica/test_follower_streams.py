@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class RawLeader:
         self.cluster = cluster
         self.streams: asyncio.Queue[MemoryStream] = asyncio.Queue()
         self.endpoint = Endpoint("raw", 1)
+        self._heard: dict[MemoryStream, deque[tuple[Any, ...]]] = {}
 
     async def start(self) -> None:
         await self.cluster.network.rpc(self.endpoint).serve(self.endpoint, {}, {STREAM_METHOD: self._serve})  # type: ignore[dict-item]
@@ -48,21 +50,31 @@ class RawLeader:
         assert frame is not None
         hello, position = frames.read_hello(frame)
         assert hello == (frames.PROTOCOL_VERSION, 2, 1, self.cluster[2].replicas.broker_epoch, CLUSTER)
-        return stream, await self.fetch_in(stream, frame, position)
+        self._hear(stream, frame, position)
+        return stream, await self.fetch_in(stream)
 
-    async def fetch_in(self, stream: MemoryStream, frame: bytes | None = None, position: int = 0) -> frames.Fetch:
+    async def fetch_in(self, stream: MemoryStream) -> frames.Fetch:
         """The next fetch that it sends."""
+        found: frames.Fetch = (await self.next_of("on_fetch", stream))[0]
+        return found
+
+    async def next_of(self, kind: str, stream: MemoryStream) -> tuple[Any, ...]:
+        """What it says next of that kind. What comes behind it in the same frame is for the next call: how much goes
+        into one frame is a matter of how busy the machine is."""
+        heard = self._heard.setdefault(stream, deque())
         while True:
-            if frame is None:
-                frame = await stream.read()
-                assert frame is not None
-            heard = Heard()
-            frames.read_requests(frame, heard, position)
-            for entry in heard.entries:
-                if entry[0] == "on_fetch":
-                    found: frames.Fetch = entry[1]
-                    return found
-            frame, position = None, 0
+            while heard:
+                name, *values = heard.popleft()
+                if name == kind:
+                    return tuple(values)
+            frame = await stream.read()
+            assert frame is not None, "the stream has ended"
+            self._hear(stream, frame)
+
+    def _hear(self, stream: MemoryStream, frame: bytes, position: int = 0) -> None:
+        heard = Heard()
+        frames.read_requests(frame, heard, position)
+        self._heard.setdefault(stream, deque()).extend(heard.entries)
 
 
 def replicated(value: bytes, offset: int, *, channel: int = 5, epoch: int = 0, high_watermark: int = 0) -> bytes:
@@ -182,26 +194,15 @@ def test_a_follower_acknowledges_what_it_has_synced(tmp_path: Path, monkeypatch:
                     await stream.write(replicated(b"a", offset))
                 await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 3)
                 cluster[2].replicas.partition(TP).synced()  # type: ignore[union-attr]
-                said = await next_ack(stream)
-                assert (said[-2], said[-1]) == (3, 0)
+                said = await leader.next_of("on_ack", stream)
+                assert said[1:] == (3, 0)
             finally:
                 may_sync.set()
             while said[-1] < 3:
-                said = await next_ack(stream)
+                said = await leader.next_of("on_ack", stream)
                 assert said[-1] <= cluster[2].log_dir.logs[TP].durable_offset
 
     asyncio.run(scenario())
-
-
-async def next_ack(stream: MemoryStream) -> tuple[Any, ...]:
-    while True:
-        frame = await stream.read()
-        assert frame is not None
-        heard = Heard()
-        frames.read_requests(frame, heard)
-        for entry in heard.entries:
-            if entry[0] == "on_ack":
-                return tuple(entry)
 
 
 def test_a_verdict_on_a_position_that_has_moved(tmp_path: Path) -> None:

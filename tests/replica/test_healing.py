@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from strandline.log.batch import Record, build_batch, iter_batches
 from strandline.log.partition_log import PartitionLog
+from strandline.log.syncer import Syncer
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import LeaderEpoch
 from strandline.proto.marks import counts
@@ -159,6 +162,14 @@ class Parting(RawLeader):
         )
         await self.stream.write(header + data)
 
+    async def acked(self, subscription: int) -> tuple[int, int]:
+        """Fetch offset and durable offset of the next acknowledgement for it."""
+        while True:
+            told, *offsets = await self.next_of("on_ack", self.stream)
+            if told == subscription:
+                fetched, durable = offsets
+                return fetched, durable
+
     def rot(self, number: int, byte: int) -> None:
         """A byte of one of its follower's batches is another."""
         flip(self.cluster[2], number, len(written(0, 0)) - byte)
@@ -200,6 +211,32 @@ def test_a_hole_is_healed_up_to_where_the_logs_part(tmp_path: Path) -> None:
             assert sorted(entry.producer_id for entry in leader.log.producers.entries()) == list(range(8))
             await until(lambda: not rotten(cluster[2]))
             assert cluster[2].fatal == []
+
+    asyncio.run(scenario())
+
+
+def test_the_leader_hears_how_far_a_hole_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule B50: it sends no more than the disk takes. Of what lies behind the hole it is told nothing, for it has not
+    sent that, even where the log now begins there. No sync need come in between."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster, asyncio.timeout(30):
+            leader = Parting(cluster)
+            await leader.begin()
+            await until(lambda: leader.log.durable_offset == 9 and not leader.log.sync_pending)
+            monkeypatch.setattr(Syncer, "mark", lambda *_, **__: None)
+            leader.rot(5, LENGTH)
+            await leader.stream.write(frames.pack_watermark(4, 9, 0))
+            await until(lambda: read(cluster[2].replicas, 5).error is ErrorCode.CORRUPT_MESSAGE)
+            hole = await leader.fetch_in(leader.stream)
+            assert hole.fetch_offset == 5
+            await leader.stream.write(frames.pack_accepted(hole.subscription, 6, 9, 0))
+            await leader.send(6, 4, 5, 2, high_watermark=9)
+            assert await leader.acked(hole.subscription) == (6, 6)
+            await leader.stream.write(frames.pack_watermark(6, 9, 8))
+            await until(lambda: leader.log.log_start_offset == 8)
+            await leader.send(6, 4, 6, 2, high_watermark=9)
+            assert await leader.acked(hole.subscription) == (7, 7)
 
     asyncio.run(scenario())
 

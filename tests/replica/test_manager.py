@@ -17,6 +17,8 @@ from strandline.replica.states import Role
 from tests.replica.fake_controller import partition_state
 from tests.replica.helpers import TOPIC_ID, TP, Broker, Cluster, batch, running, until
 
+pytestmark = pytest.mark.usefixtures("logs_made_at_once")
+
 
 def test_acks(tmp_path: Path) -> None:
     """Rule B9, acks: 0 and 1 after the local append; all once the ISR has synced it. One copy of the truth on three."""

@@ -18,6 +18,8 @@ from tests.replica.test_follower_streams import RawLeader, replicated
 from tests.replica.test_frames import Heard
 from tests.replica.test_streams import RawFollower, fetch, lead_alone
 
+pytestmark = pytest.mark.usefixtures("logs_made_at_once")
+
 
 def piece(batch_: bytes, position: int, end: int, *, channel: int = 5, size: int | None = None) -> bytes:
     part = batch_[position:end]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,13 +12,15 @@ import pytest
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, TopicPartition
-from strandline.replica import frames
+from strandline.replica import frames, leader_stream
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.states import BrokerState
 from tests.replica.fake_controller import partition_state
 from tests.replica.helpers import CLUSTER, TOPIC_ID, TP, Cluster, batch, running, until
 from tests.replica.memory_rpc import MemoryStream
 from tests.replica.test_frames import Heard
+
+pytestmark = pytest.mark.usefixtures("logs_made_at_once")
 
 
 class RawFollower:
@@ -27,6 +29,8 @@ class RawFollower:
     def __init__(self, stream: MemoryStream) -> None:
         self.stream = stream
         self.frames: list[bytes] = []
+        self._behind: list[tuple[Any, ...]] = []
+        """Entries of the last frame behind the one that was heard for."""
 
     @classmethod
     async def connect(cls, cluster: Cluster, node: int = 2, first: bytes = b"", **hello: Any) -> RawFollower:
@@ -46,7 +50,10 @@ class RawFollower:
         await self.stream.write(b"".join(entries))
 
     async def hear(self) -> list[tuple[Any, ...]]:
-        """The entries of the next frame; a ping has none."""
+        """The entries of the next frame, or the rest of the last one; a ping has none."""
+        behind, self._behind = self._behind, []
+        if behind:
+            return behind
         frame = await self._next()
         assert frame is not None, "the stream has ended"
         self.frames.append(frame)
@@ -67,8 +74,10 @@ class RawFollower:
 
     async def hear_until(self, kind: str) -> tuple[Any, ...]:
         while True:
-            for entry in await self.hear():
+            entries = await self.hear()
+            for number, entry in enumerate(entries):
                 if entry[0] == kind:
+                    self._behind = entries[number + 1 :]
                     return entry
 
 
@@ -304,8 +313,13 @@ def test_nothing_is_sent_without_credit(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_lagging_partitions_take_turns(tmp_path: Path) -> None:
-    """Bounded chunks, one partition after the other, and those at the end of the log are not starved."""
+@pytest.mark.parametrize(("run_bytes", "chunks"), [(1, 1), (1_000, 3)])
+def test_lagging_partitions_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_bytes: int, chunks: int
+) -> None:
+    """Bounded chunks, a run of them for one partition after the other, and those at the end of the log are not
+    starved."""
+    monkeypatch.setattr(leader_stream, "RUN_BYTES", run_bytes)
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=1, fetch_chunk_bytes=400) as cluster:
@@ -334,8 +348,9 @@ def test_lagging_partitions_take_turns(tmp_path: Path) -> None:
                 if done[2] < 5 and any(done.values()):
                     cluster[1].append(TopicPartition("t", 2), batch(b"b"), 1)
             lagging = [number for number in order if number < 2]
-            assert max(lagging.index(0), lagging.index(1)) == 1
-            assert all(one != two for one, two in pairwise(lagging))
+            assert max(lagging.index(0), lagging.index(1)) == chunks
+            turns = [len(list(run)) for _, run in groupby(lagging)]
+            assert turns[:6] == [chunks] * 6
             assert order.index(2) < len(order) // 2
 
     asyncio.run(scenario())

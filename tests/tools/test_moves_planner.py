@@ -67,6 +67,11 @@ def check(cluster: Cluster, plan: Plan, *, fewer_racks: bool = False) -> None:
         assert fewer_racks or zones(cluster, move.after) >= zones(cluster, move.before)
         assert move.reasons
         assert move.after != move.before
+    dead = {node for node, one in cluster.brokers.items() if not one.alive}
+    waiting = {(node, move.tp) for move in plan.moves if {*move.before} != {*move.after} for node in move.after}
+    assert {(one.broker, tp) for one in plan.held_up for tp in one.partitions} == {
+        (node, tp) for node, tp in waiting if node in dead
+    }
     assert [move.bytes for move in plan.moves] == sorted(move.bytes for move in plan.moves)
 
 
@@ -176,6 +181,26 @@ def test_a_broker_that_is_down_or_cordoned_gets_nothing() -> None:
     rows = [part(index, 1) for index in range(4)]
     for other in (Broker(2, alive=False), Broker(2, cordoned=True)):
         assert rebalance(Cluster.of([Broker(1), other], rows)).is_empty
+
+
+def test_who_is_down_and_holds_moves_up_is_named() -> None:
+    """A move ends once all replicas that it leaves are in sync (rule B44), and copies nothing without a leader."""
+    brokers = [Broker(1), Broker(2, alive=False), Broker(3), Broker(4)]
+    partitions = [
+        part(0, 1, 2),
+        part(1, 1, 3),
+        part(2, 2, leader=None),
+        part(3, 2, 1, leader=1),
+    ]
+    cluster = Cluster.of(brokers, partitions)
+    drained = move_off(cluster, [1])
+    assert [(one.broker, [tp.partition for tp in one.partitions]) for one in drained.held_up] == [(2, [0, 3])]
+    [lost] = move_off(cluster, [2], lambda tp: tp.partition == 2).held_up
+    assert lost == (2, (TopicPartition("t", 2),)), "nobody has what is to be copied"
+    assert move_off(cluster, [2], lambda tp: tp.partition == 0).held_up == ()
+    assert move_to(cluster, {TopicPartition("t", 3): (1, 2)}).held_up == (), "another order is no move"
+    kept = move_to(cluster, {TopicPartition("t", 3): (4, 2)})
+    assert kept.held_up == ((2, (TopicPartition("t", 3),)),)
 
 
 def test_what_a_broker_has_already_does_not_go_there() -> None:

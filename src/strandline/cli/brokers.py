@@ -229,8 +229,7 @@ def _drained(admin: Admin, ask: Ask, nodes: Sequence[int]) -> Outcome | None:
             f"{'name fewer brokers, ' if len(nodes) > 1 else ''}or give the topics fewer copies by `strandline topic "
             "move TOPIC --replication-factor N`"
         )
-    if not ask.json:
-        show_plan(ask, plan)
+    show_plan(ask, plan)
     if ask.dry_run:
         if ask.json:
             print_json(plan_document(ask, plan) | {"node_ids": list(nodes)})

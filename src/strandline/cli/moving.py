@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from strandline.client.admin import Admin
     from strandline.proto.ids import TopicPartition
-    from strandline.tools.moves.layout import Cluster, Left, Partition, Plan
+    from strandline.tools.moves.layout import Cluster, HeldUp, Left, Partition, Plan
     from strandline.tools.moves.running import Progress, Running, Wait
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -223,6 +223,11 @@ def plan_document(ask: Ask, plan: Plan) -> dict[str, Any]:
         ],
         "cancelled": left_document(plan.cancel),
         "left": left_document(plan.left),
+        "held_up": [
+            {"broker": one.broker, "why": "down",
+             "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in one.partitions]}
+            for one in plan.held_up
+        ],
         "bytes": plan.bytes,
         "bytes_per_second": rate,
         "estimated_seconds": round(plan.estimate_s(rate), 1),
@@ -231,7 +236,12 @@ def plan_document(ask: Ask, plan: Plan) -> dict[str, Any]:
 
 
 def show_plan(ask: Ask, plan: Plan) -> None:
-    """Print a plan: each move with bytes and reason, and the time that it takes."""
+    """Print a plan: which brokers are down and hold moves up, each move with bytes and reason, and the time that it
+    takes. For programs the first alone, on stderr: they have the rest at the end."""
+    for held_up in plan.held_up:
+        echo(_held_up(held_up), err=True)
+    if ask.json:
+        return
     rows: list[tuple[object, ...]] = [
         (str(move.tp), numbers(move.before), numbers(move.after), shown_bytes(move.bytes), "; ".join(move.reasons))
         for move in plan.moves
@@ -262,6 +272,17 @@ def show_plan(ask: Ask, plan: Plan) -> None:
     echo(
         f"{plural(len(rows), 'partition')} {verb}, {shown_bytes(plan.bytes)} copied between brokers: about "
         f"{shown_seconds(plan.estimate_s(rate))} at {rate / 1e6:,.1f} MB a second and broker ({by})"
+    )
+
+
+def _held_up(one: HeldUp) -> str:
+    named = ", ".join(map(str, one.partitions[:WAITS_SHOWN]))
+    rest = len(one.partitions) - WAITS_SHOWN
+    more = f" and {rest:,} more" if rest > 0 else ""
+    return (
+        f"! broker {one.broker} is down: {plural(len(one.partitions), 'move')} ({named}{more}) cannot end before it is "
+        f"back and in sync. Start it first; or, if it does not come back, take it out first: `strandline broker "
+        f"decommission {one.broker}`"
     )
 
 
@@ -376,8 +397,7 @@ def finish(ask: Ask, outcome: Outcome, **more: Any) -> None:
 
 def move(admin: Admin, ask: Ask, plan: Plan) -> Outcome | None:
     """Show the plan, and carry it out unless it is only to be shown; None: it was."""
-    if not ask.json:
-        show_plan(ask, plan)
+    show_plan(ask, plan)
     if ask.dry_run or plan.is_empty:
         if ask.json:
             print_json(plan_document(ask, plan))

@@ -26,8 +26,10 @@ class Syncer:
     Invariants:
     - at most one sync is in flight;
     - `on_synced` is called once a group, after `durable_offset` of all its logs has moved;
-    - a log that was marked is synced by the next group or fenced, whatever happens: what fails for one log (its epoch
-      checkpoint) fences that one, what fails for the group fences all of it;
+    - logs for which acknowledgements wait are synced together, and those that are only catching up apart from them: one
+      such group never follows another while somebody waits (rule B50);
+    - a log that was marked is synced by the next group of its kind or fenced, whatever happens: what fails for one log
+      (its epoch checkpoint) fences that one, what fails for the group fences all of it;
     - after what nobody foresaw, in here or in a callback, nothing is synced any more: `on_fatal` is told, and every log
       that was to be synced is fenced (schedule 59).
     """
@@ -44,6 +46,10 @@ class Syncer:
         self._on_failed = on_failed
         self._on_fatal = on_fatal
         self._marked: list[PartitionLog] = []
+        self._unhurried: dict[PartitionLog, None] = {}
+        """Marked logs for which nobody waits."""
+        self._unhurried_is_next = False
+        """The group under way, or the last one, is of logs that are waited for."""
         self._group: list[PartitionLog] = []
         self._failed: dict[PartitionLog, OSError] = {}
         """Logs of the group whose sync failed, with the error."""
@@ -58,17 +64,28 @@ class Syncer:
         self.syncs = 0
         """Groups synced so far."""
 
-    def mark(self, log: PartitionLog) -> None:
-        """`log` was written to: sync it with the next group. Cheap; call it after every append."""
+    def mark(self, log: PartitionLog, *, waited_for: bool = True) -> None:
+        """`log` was written to: sync it with the next group. Cheap; call it after every append.
+
+        Args:
+            waited_for: False: no acknowledgement waits for it, for it is of a replica that is catching up. It is synced
+                in turn with the groups of those that are waited for: its bytes would make their syncs longer.
+        """
         if not log.sync_pending:
             if self._broken is not None:  # rule A9/syncer-takes-marks-after-its-end
                 log.sync_failed(self._broken)
                 return
             log.sync_pending = True
-            self._marked.append(log)
+            if waited_for:
+                self._marked.append(log)
+            else:
+                self._unhurried[log] = None
             if not self._busy:  # it begins in the next turn of the loop: all that this turn marks goes with it
                 self._busy = True
                 asyncio.get_running_loop().call_soon(self._go_on, None)
+        elif waited_for and log in self._unhurried:  # rule B50/who-is-waited-for-stays-behind
+            del self._unhurried[log]
+            self._marked.append(log)
 
     async def drain(self) -> None:
         """Return when everything marked so far, and what that entails, has been synced or has failed."""
@@ -94,7 +111,7 @@ class Syncer:
         try:
             if answered is not None:
                 self._end_group(answered)
-            while self._marked and self._syncing is None:
+            while (self._marked or self._unhurried) and self._syncing is None:
                 self._begin_group()
         except Exception as error:
             self._break(error)
@@ -103,7 +120,7 @@ class Syncer:
             self._rest()
 
     def _rest(self) -> None:
-        self._busy = False
+        self._busy = self._unhurried_is_next = False
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.set_result(None)
@@ -111,13 +128,25 @@ class Syncer:
     def _break(self, error: Exception) -> None:
         """Nothing of what was to be synced counts, and nothing is synced any more."""
         self._broken = error
-        broken, self._group, self._marked = [*self._group, *self._marked], [], []
+        broken, self._group, self._marked = [*self._group, *self._marked, *self._unhurried], [], []
+        self._unhurried.clear()
         for log in broken:
             log.sync_pending = False
             log.sync_failed(error)  # rule A9/syncer-ends-and-fences-nothing
 
+    def _next_group(self) -> list[PartitionLog]:
+        """The logs to be synced now: those for which nobody waits in turn with those for which somebody does."""
+        # rule B50/who-catches-up-is-never-synced
+        if self._unhurried and (not self._marked or self._unhurried_is_next):
+            unhurried, self._unhurried = list(self._unhurried), {}
+            self._unhurried_is_next = False
+            return unhurried
+        self._unhurried_is_next = True
+        group, self._marked = self._marked, []
+        return group
+
     def _begin_group(self) -> None:
-        self._group, self._marked = self._marked, []
+        self._group = self._next_group()
         failed = self._failed = {}
         files: list[File] = []
         directories: dict[str, None] = {}
@@ -175,9 +204,8 @@ class Syncer:
                 failed[log] = error  # rule A9/checkpoint-not-renamed-and-forgotten
                 continue
             synced.append(log)
-            if log.needs_sync and log.failure is None and not log.sync_pending:
-                log.sync_pending = True
-                self._marked.append(log)
+            if log.needs_sync and log.failure is None:
+                self.mark(log, waited_for=self._unhurried_is_next)
         return synced
 
     def _fence(self, failed: dict[PartitionLog, OSError]) -> None:

@@ -121,9 +121,9 @@ class Fetcher:
         self._unsubscribe(following)
 
     def acknowledge(self, following: Following) -> None:
-        """Tell the leader how far the log got: with the next frame, by the offsets of then. Not while a hole is filled:
-        the leader would believe that it has sent as much."""
-        if following.id >= 0 and following.hole is None:
+        """Tell the leader how far the log got, or the hole in it is filled: with the next frame, by the offsets of
+        then."""
+        if following.id >= 0:
             self._acks[following] = None
             self._signal.set()
 
@@ -218,7 +218,9 @@ class Fetcher:
             following = next(iter(self._acks))
             del self._acks[following]
             # rule B4/acknowledges-what-is-not-synced
-            offsets = following.log.log_end_offset, following.log.durable_offset
+            offsets: tuple[int, int] = (following.log.log_end_offset, following.log.durable_offset)
+            if following.hole is not None:  # of what lies behind it the leader has sent nothing
+                offsets = following.filled_to()
             if following.id >= 0 and offsets != following.acked:  # not every sync makes more records durable
                 following.acked = offsets
                 pieces.append(frames.pack_ack(following.id, *offsets))
@@ -460,6 +462,8 @@ class Fetcher:
         else:
             if filled:
                 self._fetch_on(following)
+            else:
+                self.acknowledge(following)  # rule B50/nobody-hears-how-far-a-hole-is-filled
 
     def on_watermark(self, channel: int, high_watermark: int, log_start_offset: int) -> None:
         """The leader's high watermark or log start rose, and no data go along."""
@@ -603,12 +607,16 @@ class Following:
         self._fetcher.unfollow(self)
 
     @property
-    def is_throttled(self) -> bool:
-        """The follower's quota is for it (KIP-73): the topic says so, it is not in the ISR, and lacks what the leader
-        has committed. Else it may be about to join, and the leader waits for it."""
-        state = self.partition.state
+    def is_waited_for(self) -> bool:
+        """An acknowledgement may wait for it: it is in the ISR, or has all that the leader has committed, and may be
+        about to join."""
         lags = self.log.log_end_offset < self.leader_high_watermark
-        return lags and state.follower_throttled and self._shared.node_id not in state.isr
+        return not lags or self._shared.node_id in self.partition.state.isr
+
+    @property
+    def is_throttled(self) -> bool:
+        """The follower's quota is for it (KIP-73): the topic says so, and nobody waits for it."""
+        return self.partition.state.follower_throttled and not self.is_waited_for
 
     def waits_to_begin(self, then: Callable[[Following], None]) -> bool:
         """The log begins behind what only the object store has, and does not know yet who wrote that (rule B24);
@@ -643,6 +651,13 @@ class Following:
             return plog.log_end_offset, plog.latest_epoch, plog.durable_offset
         offset = max(self.hole[1].offset, plog.log_start_offset)
         return offset, plog.epochs.epoch_at(offset - 1), min(offset, plog.durable_offset)
+
+    def filled_to(self) -> tuple[int, int]:
+        """What is acknowledged while a hole is filled: its beginning, which moves on, and what is durable up to there.
+        The log start says nothing here: it may rise above all that the leader has sent."""
+        assert self.hole is not None
+        offset = max(self.acked[0], self.hole[1].offset)
+        return offset, min(offset, self.log.durable_offset)
 
     def fill(self, batches: memoryview) -> bool:
         """Write what the leader sent over the hole that is fetched; true once nothing is left of it, but for what is to
@@ -711,7 +726,8 @@ class Following:
         if shared.directories.trace is not None:
             shared.directories.trace.followed_up(self.partition.topic_partition, self.log.log_end_offset)
         if shared.config.sync_before_ack:
-            shared.directories.of(self.log.home).syncer.mark(self.log)
+            # rule B50/who-catches-up-is-synced-with-the-others
+            shared.directories.of(self.log.home).syncer.mark(self.log, waited_for=self.is_waited_for)
         else:
             self._fetcher.acknowledge(self)
 

@@ -22,11 +22,16 @@ from strandline.proto.marks import mark
 from strandline.proto.ports import RpcError, Stream
 from strandline.proto.tasks import Report, Signal, end, spawn
 from strandline.replica import frames
+from strandline.replica.backlog import CHUNK_BYTES, Backlog
 from strandline.replica.core import LeaderCore, Verdict, judge_fetch
 from strandline.replica.partition import Partition, Subscription
 from strandline.replica.shared import Shared
 
 log = structlog.get_logger("strandline.replica")
+
+RUN_BYTES = 4 << 20
+"""Bytes after which another such replica of the stream has its turn. What comes while a slow disk syncs goes to one log
+then, and one more sync covers it."""
 
 
 class FollowerLink:
@@ -61,6 +66,7 @@ class FollowerLink:
             self._signal.set,
             shared.on_fatal,
             allowance=self._allowance,
+            keeps_turn=self._keeps_turn,
         )
         self._catch_up_is_next = True
         self._entry_bytes_max = 2 * chunk_bytes
@@ -68,6 +74,7 @@ class FollowerLink:
         self.received_ms = self.now_ms
         self.sent_ms = self.now_ms
         self.closed = False
+        self._backlog = Backlog()
         self.bytes_out = 0
         """Batches queued for the follower so far."""
 
@@ -190,6 +197,10 @@ class FollowerLink:
                 f"{durable_offset}) after {sub.follower.fetch_offset}, and was sent what is below {sub.next_offset}"
             )
         partition.acked(sub, fetch_offset, durable_offset, self.now_ms)
+        if self._backlog.bytes:
+            synced = durable_offset if self._shared.config.sync_before_ack else fetch_offset
+            if self._backlog.synced(subscription, synced, self.now_ms) and self._backlog.has_room:
+                self._catch_up.resume()
         if sub.lagging:  # if the high watermark waits for it now, it is throttled no longer
             self._catch_up.resume_one(sub)
 
@@ -220,11 +231,13 @@ class FollowerLink:
             partition.unsubscribe(subscription)
             self._subscriptions.pop(subscription.id, None)
             self._catch_up.drop(subscription)
+            self._forget_backlog(subscription)
             self._signal.set()  # others may have waited until its batch had gone in pieces
 
     def ended(self, subscription: Subscription, code: ErrorCode) -> None:
         """The leadership under a subscription is over."""
         self._catch_up.drop(subscription)
+        self._forget_backlog(subscription)
         if self._subscriptions.pop(subscription.id, None) is not None:
             self.push(frames.pack_error(subscription.id, code))
 
@@ -295,17 +308,34 @@ class FollowerLink:
         # rule A21/the-isr-is-throttled/2, rule A21/who-is-about-to-join-is-throttled
         return not core.waits_for(follower, self._shared.clock.monotonic_ms())
 
+    def _is_waited_for(self, subscription: Subscription) -> bool:
+        """A commit may wait for it: it is in the ISR, or about to join it."""
+        return subscription.core.waits_for(subscription.follower, self._shared.clock.monotonic_ms())
+
     def _allowance(self, subscription: Subscription) -> int:
-        """Bytes that may be read for a subscription now: for a throttled one no more than the quota brings in a second,
-        and 0 while it is used up. A batch of which a part has gone goes to its end: others wait for that."""
-        if subscription.sent_bytes or not self._is_throttled(subscription):
+        """Bytes that may be read for a subscription now. One for which nobody waits gets little at a time, and nothing
+        while its broker has much to sync; a throttled one no more than the quota brings in a second, and 0 while it is
+        used up. A batch of which a part has gone goes to its end: others wait for that."""
+        if subscription.sent_bytes or self._is_waited_for(subscription):
             return self._chunk_bytes
+        if not self._backlog.has_room:  # rule B50/a-disk-gets-more-than-it-takes
+            return 0
+        if not self._is_throttled(subscription):
+            return CHUNK_BYTES
         throttle = self._shared.leader_throttle
         if throttle.has_room:  # rule A21/the-leaders-rate-holds-nobody
-            return throttle.limit
+            return min(throttle.limit, CHUNK_BYTES)
         mark("replication-throttled-at-the-leader")
         throttle.when_room(self._catch_up.resume)
         return 0
+
+    def _keeps_turn(self, subscription: Subscription) -> bool:
+        """Nobody waits for it, and no quota shares what there is out among all."""
+        return not self._is_waited_for(subscription) and not self._is_throttled(subscription)
+
+    def _forget_backlog(self, subscription: Subscription) -> None:
+        if self._backlog.forget(subscription.id):  # others may have its room
+            self._catch_up.resume()
 
     def _queue_data(self, subscription: Subscription, read: LogRead | BatchPart) -> None:
         """Queue whole batches, or a part of one, that were read for a follower that lags."""
@@ -318,6 +348,8 @@ class FollowerLink:
             header = frames.pack_piece_header(*place, **where, batch_size=read.batch_size, position=read.position)
         if self._is_throttled(subscription):
             self._shared.leader_throttle.take(size)
+        if not self._is_waited_for(subscription):
+            self._backlog.sent(subscription.id, read.next_offset, size, self._shared.clock.monotonic_ms())
         self._count(subscription, size)
         subscription.sent_high_watermark = core.high_watermark
         self.push(header + read.data)
@@ -351,6 +383,7 @@ class CatchUp:
     """The lagging subscriptions of one stream.
 
     `allowance(subscription)` says how many bytes may be read for one now: none, and it waits until `resume`.
+    `keeps_turn(subscription)`: it goes on for `RUN_BYTES` before others have their turn.
     `take(subscription, read)` queues what was read for the follower, and `failed(subscription, error)` gets what a
     read raised; `wake` says that there may be more to send; `fatal` gets errors that nobody foresaw.
 
@@ -368,9 +401,13 @@ class CatchUp:
         fatal: Report,
         *,
         allowance: Callable[[Subscription], int],
+        keeps_turn: Callable[[Subscription], bool],
     ) -> None:
         self._chunk_bytes = chunk_bytes
         self._allowance = allowance
+        self._keeps_turn = keeps_turn
+        self._run_bytes = 0
+        """Bytes read for the subscription that keeps its turn."""
         self._take = take
         self._failed = failed
         self._wake = wake
@@ -492,8 +529,14 @@ class CatchUp:
             else:
                 self._sent_part(subscription, read)
         subscription.lagging = subscription.next_offset < subscription.core.log_end_offset
-        if subscription.lagging:
-            self._lagging.append(subscription)
+        self._run_bytes += len(read.data)
+        goes_on = read.data and self._run_bytes < RUN_BYTES and self._keeps_turn(subscription)
+        if subscription.lagging and goes_on:
+            self._lagging.appendleft(subscription)
+        else:
+            self._run_bytes = 0
+            if subscription.lagging:
+                self._lagging.append(subscription)
         return bool(read.data)
 
     def _sent_part(self, subscription: Subscription, part: BatchPart) -> None:

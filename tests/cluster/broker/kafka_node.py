@@ -308,6 +308,7 @@ class KafkaNode:
             clock=clock,
             markers=self.markers,
             new_producer_id=self.new_producer_id,
+            connection_numbers=self.groups.connection_numbers,
         )
         self.verifier = Verifier(
             ME, coordinator=self.transactions, image=lambda: self.controller.image, rpc=NoNetwork(), clock=clock

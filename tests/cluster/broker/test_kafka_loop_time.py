@@ -26,7 +26,7 @@ from strandline.cluster.broker.handlers.fetch import Fetch, FetchHandler
 from strandline.cluster.broker.handlers.fetch_sessions import FetchedPartition
 from strandline.cluster.broker.loop_time import STRANGERS_MS, TURN_MS
 from strandline.cluster.broker.request import Peer
-from strandline.cluster.broker.sasl import REQUESTS_BEFORE_MAX
+from strandline.cluster.broker.sasl import AUTHENTICATION_S, REQUESTS_BEFORE_MAX
 from strandline.cluster.security.dev_certificates import DevCa
 from strandline.cluster.security.sasl import SaslSettings
 from strandline.cluster.security.tls_transport import TlsConnection
@@ -60,7 +60,9 @@ class StepClock:
 
 def stepped(node: KafkaNode) -> None:
     """From now on the listener goes by such a clock."""
-    node.listener.clock = node.broker.loop_time._clock = StepClock()
+    clock = StepClock()
+    clock.now_ms = node.broker.clock.monotonic_ms()
+    node.listener.clock = node.broker.loop_time._clock = clock
 
 
 @asynccontextmanager
@@ -120,18 +122,27 @@ def test_104_strangers_that_pipeline_do_not_hold_the_loop(tmp_path: Path) -> Non
 
 
 def test_before_the_login_few_requests_are_answered(tmp_path: Path) -> None:
-    """One more ends the connection, with a line that says what to do; behind the login there is no such number."""
+    """What is beyond them is not read, and the connection ends when the time for its login is over, with a line that
+    says what to do: whoever comes again does so every ten seconds. Behind the login there is no such number."""
 
     async def main() -> None:
         async with secured(tmp_path) as node, clients(node, 2) as (stranger, alice):
+            sasl = node.listener.sasl
+            assert sasl is not None
+            await log_in(alice, "alice")
             stranger.writer.write(ASK * (REQUESTS_BEFORE_MAX + 1))
             for _ in range(REQUESTS_BEFORE_MAX):
                 await stranger.receive_frame()
-            assert await stranger.closed()
-            await log_in(alice, "alice")
             alice.writer.write(ASK * (2 * REQUESTS_BEFORE_MAX))
             for _ in range(2 * REQUESTS_BEFORE_MAX):
                 await alice.receive_frame()
+            [heard_no_more] = [one for one in node.listener.connections if one.peer.is_stranger]
+            assert heard_no_more.waiting
+            assert not heard_no_more._reason
+            sasl.clock = StepClock()
+            sasl.clock.now_ms = node.broker.clock.monotonic_ms() + AUTHENTICATION_S * 1000
+            sasl._drop_late()
+            assert await stranger.closed()
 
     with capture_logs() as logs:
         asyncio.run(main())
@@ -356,6 +367,61 @@ def test_handshakes_take_the_time_of_strangers(
             async with asyncio.timeout(60):
                 await asyncio.gather(*(come() for _ in range(30)))
             assert any(isinstance(one, TlsConnection) for one in waited)
+
+    asyncio.run(main())
+
+
+def test_connections_that_come_to_nothing_take_the_time_of_strangers(tmp_path: Path) -> None:
+    """Their beginning and their end. Whoever asks for something, once it may, gives back what it took until then."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            stepped(node)
+            loop_time = node.broker.loop_time
+            async with clients(node, 10):
+                await until(lambda: len(node.listener.connections) == 10)
+                begun_ms = loop_time._unproven_ms
+                assert begun_ms > 9 * STEP_MS
+            await until(lambda: not node.listener.connections)
+            ended_ms = loop_time._unproven_ms
+            assert ended_ms > begun_ms + 9 * STEP_MS
+            async with connect(node.listener.endpoint) as client:
+                assert (await client.ask("api_versions", 2)).error_code == ErrorCode.NONE
+                assert loop_time._unproven_ms <= ended_ms
+
+    asyncio.run(main())
+
+
+def test_connections_that_end_together_are_ended_in_turns(tmp_path: Path) -> None:
+    """Fifty that go at once: in no turn of the loop are more ended than there is time for, and in the end all are."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node, clients(node, 50):
+            await until(lambda: len(node.listener.connections) == 50)
+            stepped(node)
+            for one in node.listener.connections:
+                one.abort()
+            most, before = 0, 50
+            async with asyncio.timeout(30):
+                while before:
+                    await asyncio.sleep(0)
+                    now = len(node.listener.connections)
+                    most, before = max(most, before - now), now
+            assert most <= STRANGERS_MS / STEP_MS + 1
+
+    asyncio.run(main())
+
+
+def test_a_handshake_that_comes_to_something_is_given_back(
+    tmp_path: Path,
+    ca: DevCa,  # noqa: F811
+) -> None:
+    async def main() -> None:
+        async with kafka_node(tmp_path, tls=listener(ca)) as node:
+            stepped(node)
+            async with connect(node.listener.endpoint, tls=trusting(ca)) as client:
+                assert (await client.ask("api_versions", 2)).error_code == ErrorCode.NONE
+                assert node.broker.loop_time._unproven_ms < STEP_MS
 
     asyncio.run(main())
 

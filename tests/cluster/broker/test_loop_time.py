@@ -6,9 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
+import pytest
+
+from strandline.cluster.broker import loop_time as loop_times
 from strandline.cluster.broker.loop_time import (
     KEYS_MAX,
+    PAUSES,
     SLICE_MS,
     STRANGERS_MS,
     TURN_MS,
@@ -178,6 +183,66 @@ def test_strangers_share_a_small_time_of_their_own() -> None:
             site.ask(client("alice"), f"{number}", TURN_MS)
         await drained(site, 51)
         assert site.done.index("s1") < len(site.done) - 1
+
+    run(body)
+
+
+def pauses_of(site: Site) -> list[float]:
+    """The pauses from now on, in milliseconds: each is over at once, by the test's clock too."""
+    pauses: list[float] = []
+    loop: Any = asyncio.get_running_loop()
+
+    def call_later(delay_s: float, call: Callable[..., None], *given: Any) -> asyncio.Handle:
+        pauses.append(delay_s * 1000)
+        site.clock.now_ms += delay_s * 1000
+        handle: asyncio.Handle = loop.call_soon(call, *given)
+        return handle
+
+    loop.call_later = call_later
+    return pauses
+
+
+def test_strangers_of_whom_nobody_becomes_known_have_a_quarter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule A44. First they have turns as all others, so that many may log in at once. What comes to nothing is forgiven
+    with time, and forgotten of whoever is known in the end."""
+    monkeypatch.setattr(loop_times, "UNPROVEN_MS", 100 * STRANGERS_MS)
+
+    async def body(site: Site) -> None:
+        pauses = pauses_of(site)
+        alice = stranger("10.0.0.1")
+
+        async def ask(count: int) -> float:
+            """How long they paused for so many."""
+            before, done = sum(pauses), len(site.done)
+            for number in range(count):
+                site.ask(alice if number < 30 else stranger(), "", STRANGERS_MS)
+            await drained(site, done + count)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            return sum(pauses) - before
+
+        assert await ask(99) == 0
+        assert await ask(101) == pytest.approx(101 * STRANGERS_MS * PAUSES, rel=0.05)
+        site.loop_time.proven(alice)
+        assert alice.stranger_ms == 0
+        assert await ask(50) <= 25 * STRANGERS_MS * PAUSES
+        site.clock.now_ms += 100 * STRANGERS_MS / loop_times.UNPROVEN_FORGIVEN
+        assert await ask(99) == 0
+
+    run(body)
+
+
+def test_strangers_pause_for_what_goes_beyond_their_turn_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handshake of TLS takes as long as ten turns."""
+    monkeypatch.setattr(loop_times, "UNPROVEN_MS", 0.0)
+
+    async def body(site: Site) -> None:
+        pauses = pauses_of(site)
+        site.ask(stranger(), "half of it", STRANGERS_MS / 2)
+        site.ask(stranger(), "a handshake", 10 * STRANGERS_MS)
+        site.ask(stranger(), "waits", STRANGERS_MS)
+        await drained(site, 3)
+        assert pauses == [pytest.approx(10.5 * STRANGERS_MS * PAUSES)]
 
     run(body)
 

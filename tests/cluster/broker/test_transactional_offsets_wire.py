@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from kafka_case import run, versions
 from kafka_node import KafkaNode
-from kafka_wire import KafkaClient, frame
+from kafka_wire import KafkaClient, connect, frame
 from test_groups_wire import NOT_YET, UNKNOWN_ID, found, stable
 
 from strandline.proto.error_codes import ErrorCode
@@ -71,8 +71,12 @@ class TransactionalProducer:
             answer = await answered(lambda: self.client.ask("add_offsets_to_txn", 3, group_id="g", **self.whose))
             assert answer.error_code == 0, answer
 
-    async def commit(self, offset: int, *, topic: str = "t", **values: Any) -> ErrorCode:
-        """TxnOffsetCommit."""
+    async def commit(self, offset: int, **values: Any) -> ErrorCode:
+        """TxnOffsetCommit, once more where its connection is of before the coordinator's leadership, or an abort."""
+        error = await self.commit_once(offset, **values)
+        return await self.commit_once(offset, **values) if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
+
+    async def commit_once(self, offset: int, *, topic: str = "t", **values: Any) -> ErrorCode:
         one = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": 1, "committed_metadata": "x"}
         asked = {
             "group_id": "g",
@@ -139,6 +143,33 @@ def test_txn_offset_commit(tmp_path: Path, version: int) -> None:
         assert await fetched(client, stable=False) == (5, ErrorCode.NONE)
         await producer.end(committed=False)
         assert await settled(client) == 5
+
+    run_with(tmp_path, main)
+
+
+def test_offsets_by_an_older_connection_close_it(tmp_path: Path) -> None:
+    """The first protocol: they get no answer, and count for nothing. Behind an abort a client is told to ask again."""
+
+    async def main(node: KafkaNode, first: KafkaClient) -> None:
+        node.create_topic("t")
+        await found(first)
+        producer = TransactionalProducer(first, 4)
+        await producer.begin()
+        await producer.add()
+        async with connect(node.listener.endpoint) as second:
+            producer.client = second
+            await producer.add()
+            assert await producer.commit(5) is ErrorCode.NONE
+            producer.client = first
+            with pytest.raises(asyncio.IncompleteReadError):
+                await producer.commit(3)
+            producer.client = second
+            await producer.end(committed=False)
+            await producer.add()
+            assert await producer.commit_once(7) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert await producer.commit_once(7) is ErrorCode.NONE
+            await producer.end(committed=True)
+            assert await settled(second) == 7
 
     run_with(tmp_path, main)
 

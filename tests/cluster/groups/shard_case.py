@@ -24,6 +24,7 @@ from strandline.cluster.groups.commands import (
     Unstable,
 )
 from strandline.cluster.groups.config import GroupConfig
+from strandline.cluster.groups.connections import ConnectionNumbers
 from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.loading import Latest
 from strandline.cluster.groups.machine import COMMITTED, Effects, Transaction, Write, WriteOutcome
@@ -84,7 +85,8 @@ class Driver:
         self.rng = random.Random(7)
         self.topics = {"t": 6} if topics is None else topics
         self.made: Counter[str] = Counter(made or {})
-        self.shard = GroupShard(self.config, self.rng, GroupCounters(), self.image)
+        self.numbers = ConnectionNumbers()
+        self.shard = GroupShard(self.config, self.rng, GroupCounters(), self.image, self.numbers)
         self.batches = [one if isinstance(one, Batch) else Batch((one,)) for one in log]
         self.now_ms = float(now_ms)
         self.ahead_ms = 0

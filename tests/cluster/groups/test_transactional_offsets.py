@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shard_case import Batch, Driver
 
+from strandline.cluster.groups import shard
 from strandline.cluster.groups.commands import (
     UNSTABLE,
     CommitOffsets,
@@ -22,6 +23,7 @@ from strandline.cluster.groups.commands import (
     ListGroups,
     OffsetToCommit,
 )
+from strandline.cluster.groups.connections import Superseded
 from strandline.cluster.groups.consumer_protocol.commands import ConsumerHeartbeat
 from strandline.cluster.groups.machine import Transaction
 from strandline.proto.error_codes import ErrorCode
@@ -31,6 +33,7 @@ from strandline.proto.kafka.group_records import group_record
 DAY_MS = 24 * 3600 * 1000
 WEEK_MS = 7 * DAY_MS
 T0 = ("t", 0)
+LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 A, B = 7, 8
 """Producers."""
 
@@ -93,6 +96,73 @@ def test_the_next_transaction_of_a_producer_is_another() -> None:
     driver.mark(A, commit=True)
     for one in both(driver):
         assert one.offsets() == {T0: 5}
+
+
+# Clients of the first protocol, whose epoch lasts over many transactions
+
+OLD, NEW = 3, 5
+"""Connections."""
+
+
+def test_184_offsets_that_come_late_are_not_of_the_next_transaction() -> None:
+    """A connection is slow. The client gives it up, commits its offsets by another one, and its transaction. What it
+    gave up arrives in the next transaction, behind the offsets of that."""
+    driver = Driver()
+    fine(driver, driver.commit_in(A, 5, connection=NEW))
+    driver.mark(A, commit=True)
+    fine(driver, driver.commit_in(A, 9, connection=NEW))
+    assert driver.answer(driver.commit_in(A, 5, connection=OLD)) == Superseded()
+    driver.mark(A, commit=True)
+    assert driver.offsets() == {T0: 9}
+
+
+def test_185_offsets_of_what_was_aborted_come_late() -> None:
+    """The client aborts instead, and goes on. The offsets that it gave up come first: nobody reads an answer there. The
+    client has another connection, of before or behind the abort, and asks again by it."""
+    for connection in (NEW, 7):
+        driver = Driver()
+        driver.numbers.newest = NEW
+        driver.mark(A, commit=False)
+        assert refused(driver, driver.commit_in(A, 5, partition=1, connection=OLD)) is LOADING
+        if connection == NEW:
+            assert refused(driver, driver.commit_in(A, 9, connection=NEW)) is LOADING
+        fine(driver, driver.commit_in(A, 9, connection=connection))
+        assert driver.answer(driver.commit_in(A, 5, partition=1, connection=OLD)) == Superseded()
+        driver.mark(A, commit=True)
+        assert driver.offsets() == {T0: 9}
+
+
+def test_a_client_goes_on_with_its_connection_behind_an_abort() -> None:
+    driver = Driver()
+    driver.numbers.newest = NEW
+    fine(driver, driver.commit_in(A, 5, connection=OLD))
+    driver.mark(A, commit=False)
+    assert refused(driver, driver.commit_in(A, 5, connection=OLD)) is LOADING
+    fine(driver, driver.commit_in(A, 5, connection=OLD))
+    fine(driver, driver.commit_in(A, 6, connection=OLD))
+    driver.mark(A, commit=True)
+    assert driver.offsets() == {T0: 6}
+
+
+def test_the_second_protocol_has_an_epoch_for_each_transaction() -> None:
+    driver = Driver()
+    driver.numbers.newest = NEW
+    fine(driver, driver.commit_in(A, 5))
+    driver.mark(A, commit=False)
+    fine(driver, driver.commit_in(A, 6))
+
+
+def test_of_producers_that_are_forgotten_only_new_connections_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More producers than a coordinator remembers: late offsets of one that it has forgotten do not count either."""
+    monkeypatch.setattr(shard, "PRODUCERS_KEPT", 1)
+    driver = Driver()
+    driver.numbers.newest = NEW
+    fine(driver, driver.commit_in(A, 5, connection=NEW + 1))
+    driver.numbers.newest = NEW + 2
+    fine(driver, driver.commit_in(B, 5, partition=1, connection=NEW + 2))
+    assert refused(driver, driver.commit_in(A, 3, connection=NEW)) is LOADING
+    driver.numbers.newest = NEW + 3
+    fine(driver, driver.commit_in(A, 6, connection=NEW + 3))
 
 
 def test_who_asks_for_the_whole_group_is_told_of_what_is_pending_alone() -> None:

@@ -28,6 +28,7 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.quorum = {"controller.quorum.voters": "1@127.0.0.1:2,2@127.0.0.1:3,3@127.0.0.1:4"}
 
     def config(self, *names: str, node: int = 1) -> NodeConfig:
         return NodeConfig(
@@ -35,7 +36,7 @@ class Machine:
                 "node.id": str(node),
                 "log.dirs": ",".join(f"{self.root}/{name}" for name in names),
                 "listeners": "PLAINTEXT://127.0.0.1:1,INTERNAL://127.0.0.1:2",
-                "controller.quorum.voters": "1@127.0.0.1:2,2@127.0.0.1:3,3@127.0.0.1:4",
+                **self.quorum,
             }
         )
 
@@ -75,6 +76,17 @@ def test_a_new_disk_is_put_in_front(machine: Machine) -> None:
     assert machine.format("new", "a") == "a"
     assert machine.main("new", "a") == "a"
     assert not (machine.root / "new" / INITIAL_CONTROLLERS).exists()
+
+
+def test_a_controller_of_no_known_voters_gets_a_new_disk(machine: Machine) -> None:
+    """It was formatted without a vote (KIP-853), and has taken part since: that stays as it is."""
+    machine.quorum = {"controller.quorum.bootstrap.servers": "127.0.0.1:3"}
+    machine.format("a")
+    machine.run("a")
+    before = (machine.root / "a" / PROMISE).read_bytes()
+    assert machine.format("a", "new") == "a"
+    assert (machine.root / "new" / META_PROPERTIES).exists()
+    assert (machine.root / "a" / PROMISE).read_bytes() == before
 
 
 def test_a_new_disk_that_an_earlier_build_formatted_in_front(machine: Machine) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transaction_case import ID, LOST, T0, T1, T2, Driver
 
-from strandline.cluster.transactions.commands import AddPartitions, InitProducer, Producer, Superseded
-from strandline.cluster.transactions.connections import NO_CONNECTION
+from strandline.cluster.groups.connections import NO_CONNECTION, Superseded
+from strandline.cluster.transactions.commands import AddPartitions, InitProducer, Producer
 from strandline.cluster.transactions.shard import ADDITION_WAIT_MS, ADDITIONS_MAX, RETRY_MS
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

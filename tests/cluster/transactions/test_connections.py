@@ -6,7 +6,8 @@ from typing import Any
 
 from transaction_case import ID, T0, Driver
 
-from strandline.cluster.transactions.commands import AddPartitions, EndTransaction, Producer, Superseded
+from strandline.cluster.groups.connections import ConnectionNumbers, Superseded
+from strandline.cluster.transactions.commands import AddPartitions, EndTransaction, Producer
 from strandline.cluster.transactions.config import TransactionConfig
 from strandline.cluster.transactions.shard import TransactionShard
 from strandline.proto.error_codes import ErrorCode
@@ -27,7 +28,9 @@ def end(driver: Driver, producer: Producer, connection: int, *, commit: bool = T
 def moved_to(driver: Driver, newest_connection: int) -> Driver:
     """Another coordinator, on a broker that has accepted so many connections."""
     other = driver.failover()
-    shard = TransactionShard(TransactionConfig({}), 3, LeaderEpoch(9), lambda: 2, newest_connection)
+    numbers = ConnectionNumbers()
+    numbers.newest = newest_connection
+    shard = TransactionShard(TransactionConfig({}), 3, LeaderEpoch(9), lambda: 2, numbers)
     for record in driver.log:
         shard.replay(record)
     other.shard = shard

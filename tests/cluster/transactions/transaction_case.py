@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from strandline.cluster.groups.connections import ConnectionNumbers
 from strandline.cluster.groups.machine import COMMITTED, Effects, Reply, Write, WriteOutcome
 from strandline.cluster.transactions.commands import (
     AddPartitions,
@@ -67,7 +68,7 @@ class Driver:
         self._values = config
         self.version = version
         self.epoch = epoch
-        self.shard = TransactionShard(self.config, 3, LeaderEpoch(epoch), lambda: self.version)
+        self.shard = TransactionShard(self.config, 3, LeaderEpoch(epoch), lambda: self.version, ConnectionNumbers())
         self.log: list[Record] = list(log)
         self.committed = len(self.log)
         self.now_ms = float(now_ms)

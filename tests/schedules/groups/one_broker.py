@@ -10,6 +10,7 @@ from uuid import UUID
 
 from strandline.cluster.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit, Unstable
 from strandline.cluster.groups.config import GroupConfig
+from strandline.cluster.groups.connections import ConnectionNumbers
 from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.machine import Transaction
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
@@ -66,7 +67,7 @@ class OneBroker:
             replicas=self.replicas,
             clock=clock,
             make_shard=lambda _partition, _epoch: GroupShard(
-                GroupConfig({}), random.Random(3), GroupCounters(), lambda: self.image
+                GroupConfig({}), random.Random(3), GroupCounters(), lambda: self.image, ConnectionNumbers()
             ),
             write_timeout_ms=5_000,
         )

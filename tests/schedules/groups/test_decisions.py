@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from strandline.cluster.groups.connections import ConnectionNumbers
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC
 from strandline.cluster.groups.runtime import CoordinatorRuntime
 from strandline.cluster.transactions.commands import (
@@ -40,7 +41,9 @@ class Coordinated:
             OFFSETS_TOPIC,  # any topic: the log is what matters
             replicas=broker.replicas,
             clock=SystemClock(),
-            make_shard=lambda partition, epoch: TransactionShard(TransactionConfig({}), partition, epoch, lambda: 2),
+            make_shard=lambda partition, epoch: TransactionShard(
+                TransactionConfig({}), partition, epoch, lambda: 2, ConnectionNumbers()
+            ),
             write_timeout_ms=write_timeout_ms,
             on_order=self.orders.append,
             on_drop=lambda partition, epoch: self.dropped.append((partition, epoch)),

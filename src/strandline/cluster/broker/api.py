@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from strandline.cluster.broker.refusal import refused
 from strandline.cluster.broker.request import Charge, Connection, Exchange, RequestContext
 from strandline.cluster.broker.slow_requests import some_of
-from strandline.cluster.transactions.connections import ConnectionSuperseded
+from strandline.cluster.groups.connections import ConnectionSuperseded
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.kafka import schema

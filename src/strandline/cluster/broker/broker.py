@@ -134,7 +134,7 @@ class Broker:
         self.telemetry = ClientTelemetry(
             node_id=parts.node_id, broker_epoch=parts.broker_epoch, image=image, clock=clock
         )
-        self.connection_numbers = parts.transactions.connection_numbers
+        self.connection_numbers = parts.groups.connection_numbers
         self.quotas: ClientQuotas | None = None
         self._window_shape = WindowShape(config.quota_windows, config.quota_window_s * 1000)
         self._groups = parts.groups

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 import structlog
@@ -27,6 +28,7 @@ from strandline.cluster.broker.stats import ListenerStats
 from strandline.cluster.broker.table import in_other_version
 from strandline.cluster.security.principal import ANONYMOUS
 from strandline.cluster.security.tls_door import ListenerTls
+from strandline.cluster.security.tls_transport import HANDSHAKE_MS
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import address_of
 from strandline.proto.kafka.apis import Api
@@ -177,7 +179,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        peer = self.peer
+        peer.is_stranger = True
+        self.listener.loop_time.measured(peer, partial(self._made, cast("asyncio.Transport", transport)))
+        peer.is_stranger = peer.sasl is not None
+
+    def _made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.peer.stranger_ms += transport.get_extra_info(HANDSHAKE_MS, 0.0)  # rule A44/handshakes-come-to-nothing
         self._transport.set_write_buffer_limits(high=self.listener.config.write_buffer_bytes)
         peername = transport.get_extra_info("peername")
         if peername:
@@ -185,7 +194,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.listener.opened(self)
         if self.listener.sasl is not None:
             self.peer.sasl = self.listener.sasl.opened(self)
-            self.peer.is_stranger = True
         elif self.listener.tls is not None:
             principal = self.listener.tls.principal(transport.get_extra_info("peercert"))
             if principal is None:
@@ -215,6 +223,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.peer.is_stranger |= self.peer.stranger_ms > 0  # who never asked for anything goes as it has come
+        if self.listener.loop_time.admits(self.peer):  # rule A44/a-thousand-go-at-once
+            self._end()
+        else:
+            self.listener.loop_time.wait(self.peer, self._end)
+
+    def _end(self) -> None:
+        self.listener.loop_time.measured(self.peer, self._lost)  # rule A44/ends-take-nobodys-time
+
+    def _lost(self) -> None:
+        """Leave nothing of the connection behind."""
         self.listener.memory.forget(self._process)
         self.listener.memory.forget(self._wake)
         self.listener.loop_time.forget(self._have_turn)
@@ -271,6 +290,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _answer_frames(self) -> None:
         """Take and answer frames as long as nothing speaks against it."""
         loop_time = self.listener.loop_time
+        if self.peer.stranger_ms and not self.peer.is_stranger:
+            loop_time.proven(self.peer)
         began_ms = loop_time.begin(self.peer)
         if self._arrived_ms is None:  # rule A40/queue-time-is-forgotten
             self._arrived_ms = began_ms
@@ -323,8 +344,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         received.start = end
         frame = view[start + LENGTH_BYTES : end]
         gate = self.peer.sasl
-        if gate is not None and self.peer.is_stranger and gate.counts_too_many(self):
-            self.hold()
+        if gate is not None and self.peer.is_stranger and gate.counts_too_many():
+            self.hold()  # rule A44/who-asks-too-much-may-come-again-at-once
             return False
         if gate is not None and gate.session.is_raw:
             self._take_token(gate, frame)

@@ -11,6 +11,7 @@ from strandline.cluster.broker.api import ServedApi
 from strandline.cluster.broker.broker import Broker
 from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.connection import KafkaConnection
+from strandline.cluster.broker.newcomers import Newcomers
 from strandline.cluster.broker.quotas.client_quotas import ClientQuotas
 from strandline.cluster.broker.receive import TLS_ON_PLAINTEXT
 from strandline.cluster.broker.sasl import SESSION_OVER, ListenerSasl
@@ -122,7 +123,8 @@ class KafkaListener:
         def arrive() -> asyncio.BaseProtocol:
             return make() if self.quotas is None else self.quotas.arrivals.protocol(self, make)
 
-        self._server = await loop.create_server(arrive, self._wanted.host, self._wanted.port)
+        newcomers = Newcomers(self.name, arrive, self.loop_time)
+        self._server = await loop.create_server(newcomers, self._wanted.host, self._wanted.port)
         if self.sasl is not None:
             self.sasl.start()
 

@@ -2,8 +2,9 @@
 
 One loop does everything in a node: votes, heartbeats and replication run on it beside clients' requests. So clients get
 a bounded time of each turn, and whatever else is ready runs between two turns of theirs. Those who have not proven who
-they are get a small time of their own, all of them together, and a pause behind it. What a turn has no room for waits,
-and is taken fairly: first among principals, then among the addresses of one, then among the connections of one address.
+they are get a small time of their own, all of them together, and pauses behind it once much of it came to nothing (rule
+A44). What a turn has no room for waits, and is taken fairly: first among principals, then among the addresses of one,
+then among the connections of one address.
 
 The end of a turn is looked for only once much of its time was used: as long as the loop is not busy, nobody waits, and
 a request costs two readings of the clock.
@@ -23,9 +24,19 @@ from strandline.proto.steps import Steps
 TURN_MS = 1.0
 """For all clients that are known, in one turn. An ack takes some turns of the loop, on two or three nodes."""
 
-STRANGERS_MS, STRANGERS_PAUSE_MS = 0.5, 0.5
-"""For all that are not authenticated, handshakes of TLS among them, and until they get as much again: half of the
-loop's time at most, though nobody else wants it."""
+STRANGERS_MS = 0.25
+"""The same for all that are not authenticated: for accepting them, for handshakes of TLS, requests, and their end."""
+
+UNPROVEN_MS = 1000.0
+"""Time of strangers that may come to nothing. A thousand clients that log in anew, by TLS, take a second, and each
+gives back what it took once it is known."""
+
+UNPROVEN_FORGIVEN = 0.01
+"""So much of the time that passes is forgiven of that: an attack that comes and goes is an attack."""
+
+PAUSES = 3
+"""Pause behind a turn of strangers when that is used up, as a multiple of what the turn took: a quarter of the loop's
+time is theirs then, though nobody else wants it."""
 
 TURNS_BETWEEN = 3
 """Turns of the loop without clients, between two in which some were served that had waited. Votes, heartbeats and
@@ -50,7 +61,10 @@ class Peer(Protocol):
 
     Attributes:
         is_stranger: it has not proven yet who it is.
+        stranger_ms: what it took of the loop until then.
     """
+
+    stranger_ms: float
 
     @property
     def principal(self) -> str: ...
@@ -177,14 +191,20 @@ class _Waiting:
 
 
 class _Share:
-    """Share of one turn, for the known or for strangers."""
+    """Share of one turn, for the known or for strangers.
 
-    __slots__ = ("budget_ms", "gap_ms", "is_due", "last_ms", "pause_ms", "spent_ms", "waiting")
+    Attributes:
+        pauses: the pause behind a turn, as a multiple of what it took.
+        spent_ms: what this turn took so far.
+        last_ms: when somebody was served last.
+        is_due: the turn's end is on its way (`LoopTime._next_turn`).
+    """
 
-    def __init__(self, budget_ms: float, pause_ms: float) -> None:
+    __slots__ = ("budget_ms", "is_due", "last_ms", "pauses", "spent_ms", "waiting")
+
+    def __init__(self, budget_ms: float) -> None:
         self.budget_ms = budget_ms
-        self.pause_ms = pause_ms
-        self.gap_ms = max(budget_ms, pause_ms)
+        self.pauses = 0
         self.last_ms = 0.0
         self.spent_ms = 0.0
         self.waiting = _Waiting()
@@ -202,8 +222,10 @@ class LoopTime:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known = _Share(TURN_MS, 0.0)
-        self._strangers = _Share(STRANGERS_MS, STRANGERS_PAUSE_MS)
+        self._known = _Share(TURN_MS)
+        self._strangers = _Share(STRANGERS_MS)
+        self._unproven_ms = 0.0
+        self._forgiven_at_ms = 0.0
         self.waits = 0
         """How often somebody had to wait for a turn."""
 
@@ -228,7 +250,7 @@ class LoopTime:
         Where nobody was served for as long as a turn takes, everything else had its time: a new turn has begun.
         """
         share, now_ms = self._share(peer), self._clock.monotonic_ms()
-        if now_ms - share.last_ms >= share.gap_ms:
+        if not share.is_due and now_ms - share.last_ms >= share.budget_ms:
             share.spent_ms = 0.0
         return now_ms
 
@@ -236,9 +258,18 @@ class LoopTime:
         """Until now."""
         share = self._share(peer)
         share.last_ms = now_ms = self._clock.monotonic_ms()
-        share.spent_ms += now_ms - began_ms
+        took_ms = now_ms - began_ms
+        share.spent_ms += took_ms
+        if share is self._strangers:
+            peer.stranger_ms += took_ms
+            self._count_unproven(now_ms, took_ms)
         if share.spent_ms * 2 >= share.budget_ms and not share.is_due:
             self._end_turn(share)
+
+    def proven(self, peer: Peer) -> None:
+        """Note that a peer is known by now: what it took as a stranger came to something."""
+        self._count_unproven(self._clock.monotonic_ms(), -peer.stranger_ms)  # rule A44/logins-come-to-nothing
+        peer.stranger_ms = 0.0
 
     def wait(self, peer: Peer, call: Call) -> None:
         """Call it once in a later turn. Asking twice counts once."""
@@ -258,11 +289,11 @@ class LoopTime:
         behind it is."""
         return _Timed(self, peer, request, work)
 
-    def measured(self, peer: Peer, work: Call) -> None:
-        """Do it now, and count it."""
+    def measured(self, peer: Peer, work: Callable[[], T]) -> T:
+        """Do it now, and count it. Returns what the work does."""
         began_ms = self.begin(peer)
         try:
-            work()
+            return work()
         finally:
             self.end(peer, began_ms)
 
@@ -330,18 +361,27 @@ class LoopTime:
     def _share(self, peer: Peer) -> _Share:
         return self._strangers if peer.is_stranger else self._known  # rule A26/strangers-have-the-time-of-all
 
+    def _count_unproven(self, now_ms: float, took_ms: float) -> None:
+        """Strangers took so much more, or less, of the loop for nothing."""
+        forgiven_ms = (now_ms - self._forgiven_at_ms) * UNPROVEN_FORGIVEN
+        self._forgiven_at_ms = now_ms
+        self._unproven_ms = min(max(self._unproven_ms - forgiven_ms + took_ms, 0.0), UNPROVEN_MS)
+        self._strangers.pauses = PAUSES if self._unproven_ms >= UNPROVEN_MS else 0  # rule A44/strangers-never-pause
+
     def _end_turn(self, share: _Share) -> None:
         share.is_due = True
-        loop = asyncio.get_running_loop()
-        if share.pause_ms:
-            loop.call_later(share.pause_ms / 1000, self._next_turn, share, 0)
-        else:
-            loop.call_soon(self._next_turn, share, TURNS_BETWEEN if share.waiting else 0)
+        between = TURNS_BETWEEN if share.waiting else 0
+        asyncio.get_running_loop().call_soon(self._next_turn, share, between)
 
     def _next_turn(self, share: _Share, between: int) -> None:
         """Everything else that was ready had its time: serve who waits."""
         if between > 0:  # rule A26/clients-have-every-turn
             asyncio.get_running_loop().call_soon(self._next_turn, share, between - 1)
+            return
+        pause_ms = share.spent_ms * share.pauses  # rule A44/what-goes-beyond-a-turn-has-no-pause
+        rest_ms = share.last_ms + pause_ms - self._clock.monotonic_ms()
+        if rest_ms > 0:
+            asyncio.get_running_loop().call_later(rest_ms / 1000, self._next_turn, share, 0)
             return
         share.is_due = False
         share.spent_ms = 0.0

@@ -66,8 +66,8 @@ class Gate(Protocol):
     def frame_bytes_max(self) -> int:
         """Largest frame, in bytes, while the client is not authenticated."""
 
-    def counts_too_many(self, connection: Connection) -> bool:
-        """Another frame has come before the authentication, and is one too many: the connection will end."""
+    def counts_too_many(self) -> bool:
+        """Count a frame before the authentication. True if it is one too many: the connection will end."""
 
     def check(self, frame: memoryview) -> None:
         """Let a request through to its handler. Raises ProtocolError: the connection ends here."""
@@ -88,11 +88,15 @@ class Peer:
         host: its address, or "" where the transport has none.
         sasl: its gate, on a listener with SASL.
         is_stranger: it has not gone through that gate yet.
+        stranger_ms: what it took of the node's loop until then (`LoopTime`).
         number: the later a connection was accepted, the higher; 0 of none.
         software_name, software_version: from ApiVersions 3 and later, else "unknown".
     """
 
-    __slots__ = ("host", "is_stranger", "listener", "number", "principal", "sasl", "software_name", "software_version")
+    __slots__ = (
+        "host", "is_stranger", "listener", "number", "principal", "sasl", "software_name", "software_version",
+        "stranger_ms",
+    )  # fmt: skip
 
     def __init__(self, listener: str, host: str, principal: str = ANONYMOUS) -> None:
         self.listener = listener
@@ -100,6 +104,7 @@ class Peer:
         self.principal = principal
         self.sasl: Gate | None = None
         self.is_stranger = False
+        self.stranger_ms = 0.0
         self.number = 0
         self.software_name = UNKNOWN_SOFTWARE
         self.software_version = UNKNOWN_SOFTWARE

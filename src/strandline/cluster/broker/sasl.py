@@ -81,7 +81,8 @@ class ListenerSasl:
         self._keys = keys
         self.audit: NotesLogin = lambda _context, _mechanism, _user, _result: None
         """Called for each login, and for each that failed."""
-        self._waiting: dict[Connection, float] = {}
+        self._waiting: dict[Connection, SaslGate] = {}
+        """Connections that are not authenticated, oldest first."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -96,7 +97,8 @@ class ListenerSasl:
 
     def opened(self, connection: Connection) -> SaslGate:
         """A client has connected: its gate."""
-        self._waiting[connection] = self.clock.monotonic_ms() + AUTHENTICATION_S * 1000
+        gate = SaslGate(self, self.clock.monotonic_ms() + AUTHENTICATION_S * 1000)
+        self._waiting[connection] = gate
         if len(self._waiting) > UNAUTHENTICATED_MAX:  # rule A19/unauthenticated-without-number
             oldest = next(iter(self._waiting))
             self.left(oldest)
@@ -107,7 +109,7 @@ class ListenerSasl:
             )
             oldest.abort()
         self._schedule()  # rule A19/all-the-time-in-the-world
-        return SaslGate(self)
+        return gate
 
     def left(self, connection: Connection) -> None:
         """Note that a connection is authenticated, or gone."""
@@ -124,26 +126,32 @@ class ListenerSasl:
 
     def _schedule(self) -> None:
         if self._timer is None and self._waiting:
-            due_ms = next(iter(self._waiting.values()))
+            due_ms = next(iter(self._waiting.values())).due_ms
             delay_s = max(0.0, due_ms - self.clock.monotonic_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._drop_late)
 
     def _drop_late(self) -> None:
         self._timer = None
         now_ms = self.clock.monotonic_ms()
-        for connection in [one for one, due_ms in self._waiting.items() if due_ms <= now_ms]:
+        for connection, gate in [one for one in self._waiting.items() if one[1].due_ms <= now_ms]:
             self.left(connection)
-            connection.refuse(f"it did not authenticate within {AUTHENTICATION_S:g} s")
+            late = f"it did not authenticate within {AUTHENTICATION_S:g} s"
+            connection.refuse(TOO_MANY_BEFORE if gate.asked_too_much else late)
         self._schedule()
 
 
 class SaslGate:
-    """State of the authentication of one connection."""
+    """State of the authentication of one connection.
 
-    __slots__ = ("_requests", "_sasl", "session")
+    Attributes:
+        due_ms: when the time for it is over.
+    """
 
-    def __init__(self, sasl: ListenerSasl) -> None:
+    __slots__ = ("_requests", "_sasl", "due_ms", "session")
+
+    def __init__(self, sasl: ListenerSasl, due_ms: float) -> None:
         self._sasl = sasl
+        self.due_ms = due_ms
         self._requests = 0
         self.session = SaslSession(sasl.mechanisms)
 
@@ -157,15 +165,16 @@ class SaslGate:
         """Maximum bytes of a frame until the connection is authenticated."""
         return self._sasl.settings.frame_bytes_max
 
-    def counts_too_many(self, connection: Connection) -> bool:
-        """Another frame has come before the authentication. One too many is not answered, and the connection ends as
-        late as one that fails to authenticate: whoever comes again and again comes more rarely."""
+    @property
+    def asked_too_much(self) -> bool:
+        """More frames have come before the authentication than are answered."""
+        return self._requests > REQUESTS_BEFORE_MAX  # rule A26/any-number-of-requests-before-the-login
+
+    def counts_too_many(self) -> bool:
+        """Count a frame before the authentication. True if it is not to be answered, and nothing behind it to be read:
+        the connection ends when its time for the authentication is over. Whoever fills one fills no other meanwhile."""
         self._requests += 1
-        if self._requests <= REQUESTS_BEFORE_MAX:  # rule A26/any-number-of-requests-before-the-login
-            return False
-        delay_s = self._sasl.settings.failure_delay_ms / 1000
-        asyncio.get_running_loop().call_later(delay_s, connection.refuse, TOO_MANY_BEFORE)
-        return True
+        return self.asked_too_much
 
     def check(self, frame: memoryview) -> None:
         """Let a request through to its handler.

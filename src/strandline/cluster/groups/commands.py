@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from strandline.cluster.groups.connections import NO_CONNECTION
 from strandline.cluster.groups.machine import Transaction
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicId
@@ -112,7 +113,7 @@ class OffsetToCommit(NamedTuple):
 
 
 class CommitOffsets(NamedTuple):
-    """Answered with one ErrorCode an offset, in order.
+    """Answered with one ErrorCode an offset, in order, or `Superseded`.
 
     Attributes:
         generation: or member epoch; -1 with an empty member id: from outside of the group's own members.
@@ -121,6 +122,7 @@ class CommitOffsets(NamedTuple):
         knows_epochs: the client's version of the request has the errors of the consumer protocol (of OffsetCommit, and
             of TxnOffsetCommit).
         transaction: they count once it is committed (TxnOffsetCommit); None: once they are written.
+        connection: by which a client of the first protocol of transactions asks.
     """
 
     group_id: str
@@ -132,6 +134,7 @@ class CommitOffsets(NamedTuple):
     unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION
     knows_epochs: bool = True
     transaction: Transaction | None = None
+    connection: int = NO_CONNECTION
 
 
 class FetchOffsets(NamedTuple):

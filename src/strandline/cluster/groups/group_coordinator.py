@@ -7,6 +7,7 @@ from typing import Any
 
 from strandline.cluster.groups.commands import FetchOffsets, ForgetTopics
 from strandline.cluster.groups.config import GroupConfig
+from strandline.cluster.groups.connections import ConnectionNumbers
 from strandline.cluster.groups.consumer_protocol.commands import TopicsChanged
 from strandline.cluster.groups.context import GroupCounters
 from strandline.cluster.groups.coordinator import Coordinator
@@ -41,11 +42,12 @@ class GroupCoordinator(Coordinator[GroupShard]):
     ) -> None:
         self.config = config
         self.counters = GroupCounters()
+        self.connection_numbers = numbers = ConnectionNumbers()
         runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             OFFSETS_TOPIC,
             replicas=replicas,
             clock=clock,
-            make_shard=lambda _partition, _epoch: GroupShard(config, rng, self.counters, image),
+            make_shard=lambda _partition, _epoch: GroupShard(config, rng, self.counters, image, numbers),
             write_timeout_ms=config.commit_timeout_ms,
         )
         topic = InternalTopicConfig(

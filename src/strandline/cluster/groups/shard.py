@@ -26,6 +26,7 @@ from strandline.cluster.groups.commands import (
     SyncGroup,
 )
 from strandline.cluster.groups.config import GroupConfig
+from strandline.cluster.groups.connections import ConnectionNumbers, NewestConnections, Superseded
 from strandline.cluster.groups.consumer_protocol.changes import MemberChanges
 from strandline.cluster.groups.consumer_protocol.classic_members import ClassicMembers
 from strandline.cluster.groups.consumer_protocol.commands import (
@@ -59,6 +60,10 @@ CONSUMER = "consumer"
 _EXPIRE = "expire"
 
 
+PRODUCERS_KEPT = 10_000
+"""Producers of transactions whose newest connection a shard remembers."""
+
+
 class GroupShard:
     """A `Shard` of groups.
 
@@ -72,7 +77,9 @@ class GroupShard:
         rng: Rng,
         counters: GroupCounters,
         image: Callable[[], MetadataImage],
+        connection_numbers: ConnectionNumbers,
     ) -> None:
+        """`connection_numbers`: of this broker's clients."""
         self._context = ShardContext(config, rng, counters)
         self._rebalancing = Rebalancing(self._context)
         self._classic = ClassicProtocol(self._context, self._rebalancing)
@@ -82,6 +89,7 @@ class GroupShard:
         self._consumer_protocol = ConsumerProtocol(self._context, subscriptions, self._changes, self._migration)
         self._classic_members = ClassicMembers(self._context, self._changes, image)
         self._offsets = OffsetStore(self._context, self._rebalancing, self._consumer_protocol, image)
+        self._connections = NewestConnections(connection_numbers, kept=PRODUCERS_KEPT, asks_again=True)
         self.unknown_records = 0
 
     # Shard
@@ -115,6 +123,17 @@ class GroupShard:
     def replay_marker(self, producer_id: int, commit: bool) -> None:
         """Apply a transaction marker, see `OffsetStore.end_transaction`."""
         self._offsets.end_transaction(producer_id, commit)
+        if not commit:
+            self._connections.gives_up(producer_id, producer_id)
+
+    def _counts(self, command: CommitOffsets) -> bool:
+        """Whether offsets came by their producer's newest connection: others may be of a transaction before. Raises
+        KafkaError as `NewestConnections.takes`."""
+        if command.transaction is None:
+            return True
+        producer_id, epoch, _verification = command.transaction
+        # rule C33/offsets-by-older-connections-count
+        return self._connections.takes(producer_id, producer_id, epoch, command.connection)
 
     def _replay_consumer_group(self, key: ConsumerGroupKey, value: bytes | None) -> None:
         """A group of the consumer protocol is there with any of its records, in whatever order they come: the log keeps
@@ -158,7 +177,10 @@ class GroupShard:
                 case Heartbeat():
                     self._heartbeat(command, to, now)
                 case CommitOffsets():
-                    self._offsets.commit(command, to, now)
+                    if self._counts(command):
+                        self._offsets.commit(command, to, now)
+                    else:
+                        context.out.reply(to, Superseded())
                 case FetchOffsets():
                     self._offsets.fetch(command, to)
                 case JoinGroup():

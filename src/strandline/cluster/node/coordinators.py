@@ -64,6 +64,7 @@ class Coordinators:
             clock=node.clock,
             markers=self.markers,
             new_producer_id=new_producer_id,
+            connection_numbers=self.groups.connection_numbers,
         )
         self.verifier = Verifier(
             config.node,

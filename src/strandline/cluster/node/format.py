@@ -98,7 +98,7 @@ def format_directory(
         ignore_formatted: leave a formatted directory as it is, if it is this node's, instead of refusing.
         without_vote: a controller of a cluster that is there already, whose disk was lost: it starts as an observer
             under a new directory id, so that it cannot vote a second time, and gets its vote by a voter change. So does
-            any controller of which no voters are known, only bootstrap addresses.
+            any new one of which no voters are known, only bootstrap addresses.
         standalone: this controller is the only voter of a new cluster.
         add_scram: users of a new cluster, as Kafka writes them: SCRAM-SHA-256=[name=alice,password=...].
         release: the levels of a new cluster are those that this release begins with; empty: the newest.
@@ -178,7 +178,7 @@ def _format_first(
     if without_vote and (not config.is_controller or len(voters) == 1):
         expected = "for one of several controllers; the only one, or a broker alone, has nobody to get its vote from"
         raise ConfigError("--without-vote", config.node_id, expected)
-    without_vote = without_vote or (config.is_controller and not voters)
+    asked, without_vote = without_vote, without_vote or (config.is_controller and not voters)
     if add_scram and (own is None or without_vote):
         expected = "for the controllers of a new cluster: users of one that runs are made by strandline user set"
         raise ConfigError(ADD_SCRAM, f"node {config.node_id}", expected)
@@ -188,7 +188,7 @@ def _format_first(
     first_records = [*levels, *scram_records(add_scram, rng)]
     if disk.exists(f"{path}/{META_PROPERTIES}"):
         formatted = _look_at(disk, path, config.node, cluster_id, ignore_formatted)
-        if without_vote:
+        if asked:  # else it stays as it is, whatever it has taken part in
             _take_vote(disk, path, random_id(rng), dry_run=dry_run)
         return formatted
     meta = _meta(config, cluster_id, None if without_vote else own, rng)

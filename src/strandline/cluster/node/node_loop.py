@@ -3,6 +3,8 @@
 - Without descriptors to spare asyncio tries to accept a hundred times, each time with a traceback, and again for each
   of these a second later: 211,000 tracebacks in a minute, and no time for anything else. Here accepting pauses, and a
   line in a while says so.
+- A connection takes as long to be accepted as a request to be answered: where the listener says so it waits for its
+  turn (`strandline.cluster.broker.newcomers`).
 - A full collection of garbage looks at all that is alive, and holds the loop meanwhile. Python begins one whenever so
   much more is alive as one client's fetch of thousands of partitions makes. Here they have a share of the time.
 - `0.0.0.0` and `::` take IPv4 and IPv6, as Kafka's do: Java binds a wildcard to both. asyncio binds one family.
@@ -15,26 +17,28 @@ import errno
 import gc
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
 
+from strandline.cluster.broker.newcomers import Newcomers
 from strandline.cluster.node.ports import bind_each, bind_everywhere
 from strandline.proto.ids import WILDCARDS, Endpoint
 from strandline.proto.notes import Notes
 from strandline.proto.system import SystemClock
-from strandline.proto.tasks import spawn
 
 log = structlog.get_logger("strandline.node")
 
-ACCEPTED_MAX = 100
-"""Connections taken in one turn of the loop, as asyncio has it."""
+ACCEPTED_MAX = 10
+"""Connections taken in one turn of the loop: a fifth of a millisecond. asyncio takes a hundred."""
 
 PAUSE_S = 1.0
 """Seconds for which nothing is accepted while there are no descriptors. Clients wait in the kernel's queue
 meanwhile."""
 
-BACKLOG = 100
+BACKLOG = 1000
+"""Connections that wait in the kernel's queue. Beyond it the kernel lets a client try again after a second."""
 
 COLLECTIONS_SHARE = 0.005
 """Share of the event loop's time that full garbage collections may take: half of what shows in a client's p99."""
@@ -75,9 +79,9 @@ class ListeningServer(asyncio.AbstractServer):
         self.sockets = tuple(sockets)
         self._loop = loop
         self._make = make
+        self._newcomers = make if isinstance(make, Newcomers) else None
         self._notes = Notes(SystemClock(), log)
         self._retry: asyncio.TimerHandle | None = None
-        self._opening: dict[asyncio.Task[None], None] = {}
         self._listen()
 
     def _listen(self) -> None:
@@ -85,23 +89,49 @@ class ListeningServer(asyncio.AbstractServer):
         for listening in self.sockets:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
+    def _look_away(self) -> None:
+        """Look at no socket: the kernel calls it ready for as long as a connection waits."""
+        for each in self.sockets:
+            self._loop.remove_reader(each.fileno())
+
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPTED_MAX):
-            try:
-                accepted, _ = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._pause(listening, error)
-                return
-            accepted.setblocking(False)
-            task = spawn(self._open(accepted), self._failed)
-            self._opening[task] = None
-            task.add_done_callback(self._opening.pop)
+        if self._newcomers is not None and not self._newcomers.may_come(self._accept_again):
+            self._look_away()
+        else:
+            self._accept_some(listening)
+
+    def _accept_again(self) -> None:
+        """Newcomers have their turn again."""
+        if self._retry is None:
+            self._listen()
+            for listening in self.sockets:
+                self._accept_some(listening)
+
+    def _accept_some(self, listening: socket.socket) -> None:
+        newcomers = self._newcomers
+        if newcomers is None:
+            for accepted, address in self._accepted(listening):
+                self._enter(accepted, address)
+        else:
+            for accepted, address in newcomers.accepted(partial(self._accepted, listening)):
+                newcomers.arrived(address[0], partial(self._enter, accepted, address), accepted.close)
+
+    def _accepted(self, listening: socket.socket) -> list[tuple[socket.socket, Any]]:
+        """Some connections, and where they come from."""
+        some: list[tuple[socket.socket, Any]] = []
+        try:
+            while len(some) < ACCEPTED_MAX:
+                accepted, address = listening.accept()
+                accepted.setblocking(False)
+                some.append((accepted, address))
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            pass
+        except OSError as error:
+            self._pause(listening, error)
+        return some
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Stop looking at a socket for a while: the kernel calls it ready for as long as a connection waits, and
-        accepting would fail again."""
+        """Stop accepting for a while: it would fail again."""
         advice = "raise the limit of descriptors (ulimit -n), or bound clients by max.connections"
         self._notes.warn(
             "no connections are accepted for a moment: the system has no more to give",
@@ -110,28 +140,28 @@ class ListeningServer(asyncio.AbstractServer):
             error=str(error),
             advice=advice if error.errno in OUT_OF_RESOURCES else "it is tried again",
         )
-        for each in self.sockets:
-            self._loop.remove_reader(each.fileno())
+        self._look_away()
         if self._retry is None:
             self._retry = self._loop.call_later(PAUSE_S, self._listen)  # rule A23/accepted-without-descriptors
 
-    async def _open(self, accepted: socket.socket) -> None:
+    def _enter(self, accepted: socket.socket, address: Any) -> None:
+        """Give a connection its protocol, as asyncio's own server does, but for the task that waits for it."""
+        loop: Any = self._loop
         try:
-            await self._loop.connect_accepted_socket(self._make, accepted)
-        except BaseException:
+            loop._make_socket_transport(accepted, self._make(), extra={"peername": address})
+        except Exception as error:
             accepted.close()
-            raise
-
-    def _failed(self, error: BaseException) -> None:
-        self._notes.error("internal error: an accepted connection has no protocol", exc_info=error)
+            self._notes.error("internal error: an accepted connection has no protocol", exc_info=error)
 
     def close(self) -> None:
         """Accept no more. Idempotent."""
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
+        if self._newcomers is not None:
+            self._newcomers.close(self._accept_again)
+        self._look_away()
         for listening in self.sockets:
-            self._loop.remove_reader(listening.fileno())
             listening.close()
         self.sockets = ()
 

@@ -32,6 +32,9 @@ _SCRATCH = bytearray(RECORD_BYTES)
 """Buffer of what was just received, of whichever connection: it is decrypted at once, within `buffer_updated`."""
 _SCRATCH_VIEW = memoryview(_SCRATCH)
 
+HANDSHAKE_MS = "handshake_ms"
+"""Name by which a transport is asked what its handshake took."""
+
 SHUTDOWN_S = 10.0
 """Seconds that a connection that was closed here may take to send what it still holds, and the peer to say goodbye.
 """
@@ -66,8 +69,11 @@ class LoopTime(Protocol):
     def admits(self, peer: Any) -> bool:
         """Whether work for it may be done now; else it has to wait."""
 
-    def measured(self, peer: Any, work: Callable[[], None]) -> None:
-        """Do the work now, and count its time."""
+    def begin(self, peer: Any) -> float:
+        """Count from now on; returns what `end` needs."""
+
+    def end(self, peer: Any, began_ms: float) -> None:
+        """Until now."""
 
     def wait(self, peer: Any, call: Callable[[], None]) -> None:
         """Call it once in a later turn."""
@@ -97,6 +103,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
     max_size = RECORD_BYTES
     principal = ANONYMOUS
     is_stranger = True
+    stranger_ms = 0.0
 
     def __init__(
         self,
@@ -120,6 +127,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         self._looked = False
         self._spoke: str | None = None
         self._loop_time = loop_time
+        self._began_ms: float | None = None
         self._kept = b""
         self.where = "?"
         self.host = ""
@@ -133,6 +141,10 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
             state._app_transport_created = True
         return super()._get_app_transport()
 
+    def _get_extra_info(self, name: str, default: Any = None) -> Any:
+        """asyncio's, and what the handshake took of the loop."""
+        return self.stranger_ms if name == HANDSHAKE_MS else super()._get_extra_info(name, default)
+
     # The handshake
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -144,7 +156,21 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         self.where = peer_of(peername)
         if self._door is not None:
             self._door.began(self)
-        super().connection_made(transport)
+        self._measured(lambda: super(TlsConnection, self).connection_made(transport))
+
+    def _measured(self, work: Callable[[], None]) -> None:
+        """Do it now, and count its time, up to the end of the handshake: what comes behind that is the listener's."""
+        if self._loop_time is not None:
+            self._began_ms = self._loop_time.begin(self)
+        try:
+            work()
+        finally:
+            self._end_measure()
+
+    def _end_measure(self) -> None:
+        began_ms, self._began_ms = self._began_ms, None
+        if self._loop_time is not None and began_ms is not None:
+            self._loop_time.end(self, began_ms)
 
     def get_buffer(self, n: int) -> memoryview:
         return _SCRATCH_VIEW
@@ -160,7 +186,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         if self._door is None or self._loop_time is None:
             super().buffer_updated(nbytes)
         elif self._loop_time.admits(self):  # rule A26/handshakes-hold-the-loop
-            self._loop_time.measured(self, lambda: super(TlsConnection, self).buffer_updated(nbytes))
+            self._measured(lambda: super(TlsConnection, self).buffer_updated(nbytes))
         elif self._below is not None:
             self._kept = bytes(_SCRATCH[:nbytes])
             self._below.pause_reading()
@@ -172,7 +198,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
         if self._loop_time is None or self._below is None or self._below.is_closing():
             return
         _SCRATCH[: len(kept)] = kept
-        self._loop_time.measured(self, lambda: super(TlsConnection, self).buffer_updated(len(kept)))
+        self._measured(lambda: super(TlsConnection, self).buffer_updated(len(kept)))
         if self._below is not None and not self._below.is_closing() and not self._ssl_reading_paused:
             self._below.resume_reading()
 
@@ -187,6 +213,7 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
     def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
         if handshake_exc is not None and self._below is not None and not self._below.is_closing():
             self._process_outgoing()  # the alert: the peer shall know why
+        self._end_measure()
         super()._on_handshake_complete(handshake_exc)
         if self._state is not _State.UNWRAPPED and self._door is not None:
             door, self._door = self._door, None
@@ -198,7 +225,10 @@ class TlsConnection(_Asyncios):  # type: ignore[misc]
             self._below.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        if self._door is None:
+            super().connection_lost(exc)
+        else:
+            self._measured(lambda: super(TlsConnection, self).connection_lost(exc))
         if self._loop_time is not None:
             self._loop_time.forget(self._go_on)
         self._below = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from strandline.cluster.transactions.connections import NO_CONNECTION
+from strandline.cluster.groups.connections import NO_CONNECTION
 from strandline.log.transactions import Marker
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.transaction_records import NO_EPOCH, NO_ID
@@ -29,11 +29,6 @@ class Producer(NamedTuple):
 
 class NeedsProducerId(NamedTuple):
     """Answer to a command that needs a fresh producer id: repeat it with `spare_id` set."""
-
-
-class Superseded(NamedTuple):
-    """Answer to a command of the first protocol that is not carried out, because its producer has used a newer
-    connection since, or may have asked another coordinator. The client no longer waits for its response."""
 
 
 class InitProducer(NamedTuple):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from strandline.cluster.groups.connections import ConnectionNumbers, NewestConnections, Superseded
 from strandline.cluster.groups.context import client_error
 from strandline.cluster.groups.machine import Effects, Outbox, Then, Write, WriteOutcome
 from strandline.cluster.groups.timers import Timers
@@ -29,11 +30,9 @@ from strandline.cluster.transactions.commands import (
     NeedsProducerId,
     Outcome,
     Producer,
-    Superseded,
     VerifyPartitions,
 )
 from strandline.cluster.transactions.config import TransactionConfig
-from strandline.cluster.transactions.connections import NO_CONNECTION, NewestConnections
 from strandline.cluster.transactions.endings import BY_EPOCH, BY_STATE, Ending
 from strandline.controller.metadata.features import TRANSACTION_TOPIC
 from strandline.log.transactions import Marker
@@ -91,7 +90,7 @@ class TransactionShard:
 
     Args:
         version: the cluster's level of transaction.version; it decides how the coordinator itself ends a transaction.
-        newest_connection: of this broker, as its leadership begins.
+        connection_numbers: of this broker's clients.
 
     Invariants:
     - an id of which a change is under way is in `_pending`, and no other change of it begins;
@@ -106,7 +105,7 @@ class TransactionShard:
         partition: int,
         coordinator_epoch: LeaderEpoch,
         version: Callable[[], int],
-        newest_connection: int = NO_CONNECTION,
+        connection_numbers: ConnectionNumbers,
     ) -> None:
         self._config = config
         self._partition = partition
@@ -117,7 +116,7 @@ class TransactionShard:
         self._values: dict[str, TransactionValue] = {}
         self._pending: set[str] = set()
         self._waiting: dict[str, list[_Addition]] = {}
-        self._connections = NewestConnections(newest_connection)
+        self._connections = NewestConnections(connection_numbers)
         self._orders: dict[str, MarkerOrder] = {}
         self._orders_given = 0
         self._deadlines: dict[str, tuple[int, float]] = {}

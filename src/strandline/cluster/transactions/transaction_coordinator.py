@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from strandline.cluster.groups.connections import NO_CONNECTION, ConnectionNumbers, counted
 from strandline.cluster.groups.coordinator import Coordinator
 from strandline.cluster.groups.internal_topic import SETTLE_MS, InternalTopicConfig
 from strandline.cluster.groups.partitions import OFFSETS_TOPIC, partition_of
@@ -23,15 +24,9 @@ from strandline.cluster.transactions.commands import (
     NeedsProducerId,
     Outcome,
     Producer,
-    Superseded,
     VerifyPartitions,
 )
 from strandline.cluster.transactions.config import TransactionConfig
-from strandline.cluster.transactions.connections import (
-    NO_CONNECTION,
-    ConnectionNumbers,
-    ConnectionSuperseded,
-)
 from strandline.cluster.transactions.shard import TransactionShard
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.features import TRANSACTION_TOPIC
@@ -40,7 +35,6 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, ProducerId, TopicPartition
 from strandline.proto.kafka.transaction_records import NO_EPOCH, NO_ID, TransactionValue
-from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
 
@@ -63,9 +57,6 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
 
     Methods that send commands raise KafkaError NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or
     COORDINATOR_NOT_AVAILABLE, or the shard's error; or ConnectionSuperseded, which closes the client's connection.
-
-    Attributes:
-        connection_numbers: source of numbers for this broker's client connections.
     """
 
     none_yet = "no transactional id has been used yet"
@@ -80,10 +71,10 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         clock: Clock,
         markers: Markers,
         new_producer_id: Callable[[], Awaitable[ProducerId]],
+        connection_numbers: ConnectionNumbers,
         settle_ms: float = SETTLE_MS,
     ) -> None:
         self.config = config
-        self.connection_numbers = numbers = ConnectionNumbers()
         self._markers = markers
         self._new_producer_id = new_producer_id
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
@@ -91,7 +82,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             replicas=replicas,
             clock=clock,
             make_shard=lambda partition, epoch: TransactionShard(
-                config, partition, epoch, lambda: image().transaction_version, numbers.newest
+                config, partition, epoch, lambda: image().transaction_version, connection_numbers
             ),
             write_timeout_ms=WRITE_TIMEOUT_MS,
             on_order=lambda order: markers.send(order, self._markers_written),
@@ -150,7 +141,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         """
         named = transactional_id, producer_id, producer_epoch, partitions
         command = VerifyPartitions(*named) if verify_only else AddPartitions(*named, connection)
-        answer: Any = _counted(await self.ask(transactional_id, command))
+        answer: Any = counted(await self.ask(transactional_id, command))
         return dict.fromkeys(partitions, ErrorCode.NONE) if answer is None else answer
 
     async def add_offsets(
@@ -194,7 +185,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         while isinstance(answer, NeedsProducerId):
             spare = command._replace(spare_id=await self._new_producer_id())
             answer = await self.ask(command.transactional_id, spare)
-        made: Producer = _counted(answer)
+        made: Producer = counted(answer)
         return made
 
     async def list_transactions(self, command: ListTransactions) -> list[ListedTransaction]:
@@ -239,11 +230,3 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             transactional_id, DescribeTransaction(transactional_id), asked_ms=asked_ms
         )
         return found
-
-
-def _counted(answer: Any) -> Any:
-    """Return `answer`. Raises ConnectionSuperseded if it is `Superseded`, i.e. the client gets no answer."""
-    if isinstance(answer, Superseded):
-        mark("older-connection")
-        raise ConnectionSuperseded("its producer of transactions has asked, or may have asked, by a newer connection")
-    return answer

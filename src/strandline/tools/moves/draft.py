@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from strandline.tools.moves.layout import Broker, Cluster, Left, Move, Plan
+from strandline.proto.ids import TopicPartition
+from strandline.tools.moves.layout import Broker, Cluster, HeldUp, Left, Move, Partition, Plan
 
 ROOM_KEPT = 0.05
 """Part of a directory's free bytes that moves leave free."""
@@ -151,6 +152,7 @@ class Draft:
     def plan(self) -> Plan:
         """The differences from the cluster as moves, the smallest first."""
         moves = []
+        waiting: dict[int, list[TopicPartition]] = {}
         cancelled = {left.tp for left in self.cancel}
         for index, why in self._why.items():
             partition = self.cluster.partitions[index]
@@ -160,5 +162,16 @@ class Draft:
             copied = partition.size * sum(node not in before for node in after)
             sources = () if partition.leader is None else (partition.leader,)
             moves.append(Move(partition.tp, before, after, sources, copied, tuple(why)))
+            for node in self._waited_for(partition, after):
+                waiting.setdefault(node, []).append(partition.tp)
         moves.sort(key=lambda move: (move.bytes, move.tp))
-        return Plan(tuple(moves), cancel=tuple(self.cancel), left=tuple(self.left))
+        held_up = tuple(HeldUp(node, tuple(sorted(waiting[node]))) for node in sorted(waiting))
+        return Plan(tuple(moves), cancel=tuple(self.cancel), left=tuple(self.left), held_up=held_up)
+
+    def _waited_for(self, partition: Partition, after: Sequence[int]) -> set[int]:
+        """The brokers that are down without which a move to these replicas does not end. Another order is no move."""
+        if {*after} == {*partition.target}:
+            return set()
+        nodes = {*after} if partition.leader is not None else {*after, *partition.replicas}
+        alive = {one.node_id for one in self.cluster.brokers.values() if one.alive}
+        return nodes - alive

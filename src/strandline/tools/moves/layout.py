@@ -145,6 +145,14 @@ class Left(NamedTuple):
     why: str
 
 
+class HeldUp(NamedTuple):
+    """A broker that is down, and the moves of a plan that cannot end before it is back: a move ends once all replicas
+    that it leaves are in sync (rule B44), and copies nothing while its partition has no leader."""
+
+    broker: int
+    partitions: tuple[TopicPartition, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to do.
@@ -154,12 +162,14 @@ class Plan:
         directories: moves within brokers, the smallest first.
         cancel: partitions whose move goes to a broker that is down, with no other to go to.
         left: what cannot be done.
+        held_up: brokers that are down and that moves wait for, by id.
     """
 
     moves: tuple[Move, ...] = ()
     directories: tuple[DirectoryMove, ...] = ()
     cancel: tuple[Left, ...] = ()
     left: tuple[Left, ...] = ()
+    held_up: tuple[HeldUp, ...] = ()
 
     @property
     def is_empty(self) -> bool:

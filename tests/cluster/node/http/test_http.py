@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -13,6 +14,7 @@ from http import HTTPStatus
 import pytest
 from structlog.testing import capture_logs
 
+from strandline.cluster.broker.loop_time import STRANGERS_MS
 from strandline.cluster.node.http import protocol
 from strandline.cluster.node.http.protocol import HttpServer, Page
 from strandline.proto.ids import Endpoint
@@ -31,9 +33,12 @@ def deep(body: bytes) -> Page:
     return Page(b"done\n")
 
 
-def serve(body: Callable[[Endpoint], Awaitable[None]]) -> None:
+CLOSE = b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+def serve(body: Callable[[Endpoint], Awaitable[None]], routes: protocol.Routes = ROUTES) -> None:
     async def main() -> None:
-        server = HttpServer(Endpoint("127.0.0.1", 0), ROUTES, SystemClock(), {"/deep": deep})
+        server = HttpServer(Endpoint("127.0.0.1", 0), routes, SystemClock(), {"/deep": deep})
         await server.start()
         try:
             async with asyncio.timeout(10):
@@ -69,6 +74,33 @@ def test_pages(path: str, status: bytes, body: bytes) -> None:
         assert answer.endswith(b"\r\n\r\n" + body)
 
     serve(check)
+
+
+def test_pages_are_made_in_turns() -> None:
+    """Rule A45. Twenty ask at once for a page that takes long, each again and again: in a turn of the loop one page is
+    made, and what else is ready runs between."""
+    made = 0
+
+    def page() -> Page:
+        nonlocal made
+        made += 1
+        began_s = time.thread_time()
+        while time.thread_time() - began_s < 2 * STRANGERS_MS / 1000:
+            pass
+        return Page(b"slow\n")
+
+    async def check(endpoint: Endpoint) -> None:
+        request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+        answers = [asyncio.ensure_future(exchange(endpoint, request * 3 + CLOSE)) for _ in range(20)]
+        most, before = 0, 0
+        while made < 80:
+            await asyncio.sleep(0)
+            most, before = max(most, made - before), made
+        for answer in await asyncio.gather(*answers):
+            assert answer.count(b"slow") == 4
+        assert most == 1
+
+    serve(check, {"/slow": page})
 
 
 def test_one_connection_serves_many_requests() -> None:

@@ -15,6 +15,7 @@ from strandline.cluster.broker.handlers.transactions import served
 from strandline.cluster.broker.request import Authorizer, RequestContext, require, transaction
 from strandline.cluster.broker.requested_topics import OffsetAccess
 from strandline.cluster.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit
+from strandline.cluster.groups.connections import NO_CONNECTION, counted
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.groups.machine import Transaction
 from strandline.controller.metadata.image import MetadataImage
@@ -186,6 +187,7 @@ class OffsetCommitHandler:
         Raises:
             KafkaError: as OffsetCommit does, but ILLEGAL_GENERATION in the place of GROUP_ID_NOT_FOUND and
                 STALE_MEMBER_EPOCH before version 6; and what the producer's coordinator says of its transaction.
+            ConnectionSuperseded: a client of the first protocol has asked by a newer connection.
         """
         request, context = call.request, call.context
         served(self._image())
@@ -206,8 +208,9 @@ class OffsetCommitHandler:
                 unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if v6 else ErrorCode.ILLEGAL_GENERATION,
                 knows_epochs=v6,
                 transaction=await self._transaction(context, request),
+                connection=NO_CONNECTION if context.version >= TXN_ADDS_SINCE else context.peer.number,
             )
-            outcome: list[ErrorCode] = await self._groups.ask(request.group_id, command)
+            outcome: list[ErrorCode] = counted(await self._groups.ask(request.group_id, command))
             known = (_known(error, context.version) for error in outcome)
             errors = await call.connection.stepped(_merged(errors, known))
         return _committed(call, errors)

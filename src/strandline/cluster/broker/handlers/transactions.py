@@ -19,10 +19,10 @@ from strandline.cluster.broker.request import (
     topic,
     transaction,
 )
+from strandline.cluster.groups.connections import NO_CONNECTION
 from strandline.cluster.groups.consumer_protocol.subscriptions import PatternError, TopicPattern
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.transactions.commands import EPOCH_VERSION, FIRST_VERSION, ListTransactions, Producer
-from strandline.cluster.transactions.connections import NO_CONNECTION
 from strandline.cluster.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.acls import CLUSTER, Operation

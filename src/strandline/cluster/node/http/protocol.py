@@ -1,7 +1,8 @@
 """HTTP/1.1 server for a few small pages: h11 over an asyncio protocol, which also runs in the simulator.
 
 Untrusted clients may reach the port, so the number of connections is bounded, and so is the time for each request and
-its answer, however slowly the bytes arrive.
+its answer, however slowly the bytes arrive. Pages are made in turns, within a bounded share of the event loop's time,
+as for untrusted clients at Kafka's port, but counted apart from it (rule A45).
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from types import MappingProxyType
 import h11
 import structlog
 
+from strandline.cluster.broker.loop_time import LoopTime
+from strandline.cluster.broker.newcomers import Newcomers
+from strandline.cluster.security.principal import ANONYMOUS
 from strandline.cluster.security.tls_door import ListenerTls
-from strandline.proto.ids import Endpoint, bound_as, peer_of
+from strandline.proto.ids import Endpoint, address_of, bound_as, peer_of
 from strandline.proto.notes import Notes
 from strandline.proto.ports import Clock
 
@@ -59,7 +63,15 @@ class HttpProtocol(asyncio.Protocol):
     Invariant: while the connection is open, one timer runs, which closes the connection when it expires.
     """
 
-    def __init__(self, routes: Routes, commands: Commands, connections: Connections) -> None:
+    principal = ANONYMOUS
+    is_stranger = True
+
+    def __init__(self, routes: Routes, commands: Commands, connections: Connections, loop_time: LoopTime) -> None:
+        self.host = ""
+        self.stranger_ms = 0.0
+        self._loop_time = loop_time
+        self._awaits_turn = False
+        """A whole request is here, and others have the loop's time."""
         self._routes = routes
         self._commands = commands
         self._connections = connections
@@ -80,12 +92,14 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = transport
         peername = transport.get_extra_info("peername")
         self.where = peer_of(peername)
+        self.host = address_of(str(peername[0])) if peername else ""
         self._end_after(IDLE_S)
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Unregister a closed connection and stop its timer."""
         self._connections.remove(self)
+        self._loop_time.forget(self._have_turn)
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
@@ -95,7 +109,7 @@ class HttpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, and answer a request that is complete."""
         self._machine.receive_data(data)
-        if self._next is None:
+        if self._next is None and not self._awaits_turn:
             self._advance()
 
     def pause_writing(self) -> None:
@@ -107,7 +121,7 @@ class HttpProtocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Read requests again: the client has read its answers."""
         self._write_paused = False
-        if self._next is None:
+        if self._next is None and not self._awaits_turn:
             self._advance()
 
     def eof_received(self) -> None:
@@ -165,14 +179,32 @@ class HttpProtocol(asyncio.Protocol):
                 elif isinstance(event, h11.EndOfMessage):
                     self._asking = False
                     self._connections.served(self)
-                    self._answer(self._page())
-                    self._go_on_later()
+                    self._await_turn()
                     return
                 elif isinstance(event, h11.ConnectionClosed):
                     self.close()
                     return
         except h11.RemoteProtocolError as error:
             self._refuse(error)
+
+    def _await_turn(self) -> None:
+        """Answer the request, now or when strangers have their time again."""
+        if self._loop_time.admits(self):  # rule A45/pages-at-any-time
+            self._loop_time.measured(self, self._serve)
+            return
+        self._awaits_turn = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._loop_time.wait(self, self._have_turn)
+
+    def _have_turn(self) -> None:
+        self._awaits_turn = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._loop_time.measured(self, self._serve)
+
+    def _serve(self) -> None:
+        self._answer(self._page())
+        self._go_on_later()
 
     def _go_on_later(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -283,6 +315,7 @@ class HttpServer:
         tls: ListenerTls | None = None,
     ) -> None:
         self._tls = tls
+        self._loop_time = LoopTime(clock)
         self._wanted = endpoint
         self._routes = routes
         self._commands = commands
@@ -299,11 +332,12 @@ class HttpServer:
         """Bind and accept connections. Raises OSError if the address cannot be bound."""
         make: Callable[[], asyncio.BaseProtocol] = self._protocol
         if self._tls is not None:
-            make = self._tls.door.wrap(make)
+            make = self._tls.door.wrap(make, self._loop_time)
+        make = Newcomers("HTTP", make, self._loop_time)
         self._server = await asyncio.get_running_loop().create_server(make, self._wanted.host, self._wanted.port)
 
     def _protocol(self) -> HttpProtocol:
-        return HttpProtocol(self._routes, self._commands, self.connections)
+        return HttpProtocol(self._routes, self._commands, self.connections, self._loop_time)
 
     async def close(self) -> None:
         """Stop accepting and end every connection. Idempotent."""
