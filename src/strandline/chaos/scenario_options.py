@@ -136,7 +136,7 @@ class ScenarioOptions:
     """An operator cordons and drains brokers in the middle of the faults."""
 
     def __post_init__(self) -> None:
-        """Leave out what does not go together, whoever asks for it: see `_draw_voters` and `_draw_drains`."""
+        """Remove options that exclude each other: see `_draw_voters` and `_draw_drains`."""
         if self.older or self.restored is not None:
             self.voters = None
         if self.older or self._others:
@@ -144,7 +144,7 @@ class ScenarioOptions:
 
     @property
     def _others(self) -> bool:
-        """Other clients than the plain ones are there."""
+        """True if there are other clients than the plain ones."""
         return any((self.services, self.users, self.secured, self.restored, self.transactions))
 
     @classmethod
@@ -274,7 +274,8 @@ class ScenarioOptions:
         return override(drawn, drawn.transactions.draw_races(races, drawn.duration_ms))
 
     def _draw_tiered(self, rng: random.Random, restored_rng: random.Random | None) -> ScenarioOptions:
-        """Tiered topics, and whether the cluster is lost and restored from their store (None: it is not)."""
+        """Options of tiered topics, and whether the cluster is lost and restored from their object store (None: it is
+        not)."""
         tier = TieredOptions.draw(rng, self.workload)
         drawn = override(self, {"tiered": tier, **tier.changes(self.faults.kinds)})
         if drawn.services is not None:

@@ -86,7 +86,8 @@ def _fetches(described: QuorumDescription, voter: QuorumReplica) -> None:
 
 
 def _observer(described: QuorumDescription, node_id: int) -> QuorumReplica | None:
-    """The directory of the node that follows without a vote; of several the one that fetched last."""
+    """Entry of the observer (a node without a vote) `node_id`; if there are several, that of the last one to
+    fetch."""
     mine = [item for item in described.observers if item.node_id == node_id]
     return max(mine, key=lambda item: item.last_fetch_timestamp_ms, default=None)
 

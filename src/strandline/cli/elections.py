@@ -77,7 +77,7 @@ def elect(
 
 
 def _is_shown(one: Election) -> bool:
-    """False for a partition that has the leader it should have: it is not shown."""
+    """True if the partition is shown. One that already has the right leader is not."""
     return one.error is not ErrorCode.ELECTION_NOT_NEEDED
 
 

@@ -360,7 +360,7 @@ def config_changes(settings: Mapping[str, str], deleted: Sequence[str]) -> list[
 
 
 def changes_text(changes: Sequence[ConfigChange], before: Mapping[str, str | None], verb: str) -> list[str]:
-    """A line for each change of a setting, with what it was (of what holds for all brokers, only if set)."""
+    """One line for each change of a setting, with the old value (for a default of all brokers, only if it was set)."""
     return [
         f"{change.name} {verb} {change.value if change.operation == 'set' else 'at its default'} "
         f"(was {before.get(change.name, 'not set')})"

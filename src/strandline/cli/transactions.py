@@ -1,4 +1,4 @@
-"""`strandline transaction`: transactional ids and their transactions, those that hang, and the end of one by hand."""
+"""Command `strandline transaction`: lists transactional ids and hanging transactions, and aborts one."""
 
 from __future__ import annotations
 

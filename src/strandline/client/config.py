@@ -351,12 +351,12 @@ class ProducerConfig(CommonConfig):
 
     @property
     def acks_number(self) -> int:
-        """`acks` as it stands on the wire."""
+        """`acks` as the number on the wire."""
         return -1 if self.acks in ("all", "-1") else int(self.acks)
 
     @property
     def largest_batch(self) -> int:
-        """`batch.size.max`, or what it is where it was not set."""
+        """`batch.size.max`, or its default if it is not set."""
         if self.batch_size_max is not None:
             return self.batch_size_max
         if not self.idempotent or self.batch_size != BATCH_SIZE:

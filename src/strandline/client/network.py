@@ -182,7 +182,7 @@ class Expected(NamedTuple):
 
 
 class UnexpectedBroker(BrokerUnreachable):
-    """Another broker than the one that is advertised answers at an address, or one of another cluster."""
+    """An address is answered by another broker than the advertised one, or by one of another cluster."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end(Disconnected(f"the connection to {self.endpoint} was closed here"))
 
     async def drain(self, timeout_ms: float) -> None:
-        """Return once what is out is answered, or the time is over. What nobody waits for any more is out too."""
+        """Return once all requests are answered, including those whose callers were cancelled, or the time is over."""
         if self._pending:  # rule A19/request-without-a-caller-is-not-out
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=timeout_ms / 1000)
@@ -933,7 +933,7 @@ class Network:
 
 
 def _looked_at(task: asyncio.Task[Connection]) -> None:
-    """The waiters get the error; when all of them were cancelled nobody takes it."""
+    """Mark a task's error as seen: if all waiters were cancelled, nobody else would take it."""
     if not task.cancelled():
         task.exception()
 

@@ -69,7 +69,7 @@ class _Running:
             )
 
     def end(self) -> None:
-        """End a producer that nobody closed: what is queued is sent, if that does not take long."""
+        """End a producer that was not closed: queued records are sent, if that does not take long."""
         try:
             self.flush(FLUSH_S)
         except ClientTimeout as error:

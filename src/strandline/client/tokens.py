@@ -298,7 +298,7 @@ async def _ask(endpoint: Endpoint, clock: Clock) -> _Token:
 
 
 def _document(body: bytes | str) -> Mapping[str, Any]:
-    """A JSON object; an empty one where it is none."""
+    """Parse a JSON object; {} if the text is not one."""
     try:
         document = read_json(body)
     except ValueError:

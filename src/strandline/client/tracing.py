@@ -123,7 +123,8 @@ def traced(function: Callable[[ConsumerRecord], Any]) -> Callable[[ConsumerRecor
 
 @contextmanager
 def span_of(record: ConsumerRecord) -> Iterator[Span]:
-    """A span around what is done with a record, below the one that sent it. What raises in it is noted there."""
+    """Context with a span for the processing of a record, a child of the span that sent it. Exceptions are recorded in
+    it."""
     with _tracer.start_as_current_span(
         f"process {record.topic}",
         context_of(record),
@@ -152,7 +153,7 @@ def span_of_all(records: Sequence[ConsumerRecord]) -> Iterator[Span]:
 
 
 def context_of(record: ConsumerRecord) -> Context:
-    """The context that stands in a record's headers; an empty one where none does."""
+    """Tracing context from a record's headers; an empty one if they have none."""
     return propagate.extract({name: value.decode("ascii", "replace") for name, value in record.headers if value})
 
 

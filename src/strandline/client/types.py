@@ -361,7 +361,7 @@ class GroupListing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group and what it has."""
+    """A member of a group, with its assignment."""
 
     member_id: str
     instance_id: str | None

@@ -200,7 +200,7 @@ class TierChecks:
 
     def __init__(self, store: SimStore, cluster_id: str) -> None:
         self.deletable: Callable[[], Mapping[str, int]] = dict
-        """Topic -> below which offset its records may be gone; 0 where it is not in it."""
+        """Topic -> offset below which its records may have been deleted; 0 for other topics."""
         self._store = store
         self._cluster_id = cluster_id
         self._stored = TierIsStored(cluster_id)

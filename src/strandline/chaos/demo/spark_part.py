@@ -139,7 +139,7 @@ def _wait_for_rows(query: Any, rows: int, clock: Clock) -> None:
 
 
 def check_stream(result: StreamResult, copied: SparkResult, flights: Flights) -> str:
-    """The query read every row once, and what it wrote equals the CSV."""
+    """Check that the query read every row once, and that its output equals the CSV."""
     if result.rows != len(flights.values):
         raise CheckFailed(f"the query read {result.rows:,} rows, the CSV has {len(flights.values):,}")
     check_spark(copied, flights)

@@ -53,11 +53,11 @@ class ChaosTarget(Protocol):
 
     @property
     def store_url(self) -> str | None:
-        """URL of its object store, where this process reaches that too; None: there is none."""
+        """URL of the cluster's object store, if this process can reach it; else None."""
 
     @property
     def responsive(self) -> str:
-        """Bootstrap list of the brokers that run, stand still nowhere, and are cut off from nobody."""
+        """Bootstrap list of the brokers that run, are not paused, and are not cut off from any other."""
 
     def start(self) -> None:
         """Start everything; returns once every node does its work."""
@@ -120,7 +120,7 @@ class ChaosTarget(Protocol):
         """Undo cuts, pauses, slow and full disks. Nodes that are down stay down."""
 
     def controller(self) -> int | None:
-        """The active controller; None while there is none, or nobody tells."""
+        """Id of the active controller; None if there is none, or no node reports it."""
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The partition's leader, as soon as it has one. Raises TimeoutError."""
@@ -147,7 +147,7 @@ class NodeNetwork(Protocol):
         """The address at which a node listens."""
 
     def add(self, node_id: int, target: Endpoint) -> Endpoint:
-        """Add a node that listens at `target`, and return where others shall connect to reach it."""
+        """Add a node that listens at `target`. Returns the address by which others reach it."""
 
     def inside(self, node_id: int) -> AbstractContextManager[None]:
         """Start or bind what the context starts or binds where the node is."""

@@ -48,7 +48,7 @@ class Nemesis:
     may_destroy: Callable[[], bool] = lambda: True
     """Whether the victim's metadata log may be destroyed now: the vote it holds is one that can be missed."""
     damaged: dict[str, None] = field(default_factory=dict)
-    """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
+    """Machines whose disk may hold wrong data since a failed sync. No process starts there before a reboot."""
     dead: dict[str, None] = field(default_factory=dict)
     """Machines on which nothing starts, until everything is healed, or the fault that broke them mends them."""
     excused: dict[str, int] = field(default_factory=dict)

@@ -45,7 +45,7 @@ class Machine:
         return [self.disk, *self.mounted.values()]
 
     def disk_of(self, path: str) -> SimDisk:
-        """The disk that a path lies on."""
+        """The disk of a path."""
         found = (disk for at, disk in self.mounted.items() if path == at or path.startswith(at + "/"))
         return next(found, self.disk)
 

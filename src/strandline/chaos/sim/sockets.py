@@ -57,7 +57,7 @@ class Wire(Protocol):
 
 
 END = object()
-"""The item behind which nothing more comes."""
+"""Item that marks the end of a stream."""
 
 
 class Socket:

@@ -193,13 +193,13 @@ class Caller:
         self.threads.give_back()
 
     def ready(self) -> None:
-        """Wake it: what it waits for has come, if it waits."""
+        """Wake the thread, if it waits."""
         if self._waits:
             self._waits = False
             self.queue_up()
 
     def queue_up(self) -> None:
-        """Queue its turn, which comes soon."""
+        """Queue the thread's next turn."""
         loop = self.threads.loop
         due_us = loop.now_us + self.threads.rng.randint(0, _TURN_MAX_US)
         self.turn = loop.call_at_us(due_us, self.threads.turn, self, context=self.threads.process.context)
@@ -207,7 +207,7 @@ class Caller:
     # --- in the thread itself ---
 
     def _stop(self) -> None:
-        """Wait until its turn comes."""
+        """Block the thread until its next turn."""
         self.threads.give_back()
         self.go.acquire()
         if sys.gettrace() is None and self.threads.is_traced:  # an exception that came out of the tracing has ended it

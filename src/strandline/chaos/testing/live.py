@@ -42,7 +42,7 @@ METADATA_OFFSET = "kafka_server_raft_metrics_high_watermark "
 
 
 class NobodyAwake(RuntimeError):
-    """Every node is down or paused: there is nobody to ask, and nobody to wait for."""
+    """Every node is down or paused, so that no node can answer."""
 
 
 class ClusterUnderTest:
@@ -402,7 +402,7 @@ def running(
 
 
 def _started(directory: Path, nodes: int, settings: Mapping[str, str]) -> LiveCluster:
-    """Ports are chosen free, and may be somebody else's a moment later: then others are chosen."""
+    """Start a cluster on free ports. If another process takes one in the meantime, other ports are chosen."""
     for tries_left in reversed(range(PORT_TRIES)):
         live = LiveCluster(directory / str(tries_left), nodes=nodes, settings=settings)
         try:

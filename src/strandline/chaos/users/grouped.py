@@ -20,7 +20,7 @@ _CLOSE_SHARE = 0.7
 
 
 class Buyer(Reader):
-    """A member of the group: it goes back at most, so that nothing is passed over."""
+    """Member of the group that only seeks back, so that no record is skipped."""
 
     subscribed = True
 
@@ -96,7 +96,7 @@ class Buyer(Reader):
                 self.shared.failed(error)
 
     async def call_for_records(self, hands: CallMaker, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call for records; what it was given before is done."""
+        """Call for records. The records of the call before count as handled."""
         self._finish()
         return await super().call_for_records(hands, function, *arguments)
 
@@ -138,7 +138,7 @@ class Buyer(Reader):
                 await self._read_back(consumer, hands)
 
     async def _commit_some(self, consumer: Any, hands: CallMaker) -> None:
-        """Commit by name: up to where it stands, or less."""
+        """Commit explicit offsets: the current position, or a lower one."""
         some = {where: hands.rng.randint(0, offset) for where, offset in self._stands().items()}
         generation = self.stand.generation
         self._say(some)

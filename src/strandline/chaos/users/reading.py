@@ -230,7 +230,7 @@ class Reader:
                 await hands.call(consumer.seek_to_timestamp, {TopicPartition(*where): time_ms}, cut=False)
 
     async def _take_back(self, consumer: Any, hands: CallMaker) -> None:
-        """Take back what an iteration has handed out: it is not done, and comes again."""
+        """Put records back that an iteration has delivered: they are not handled, and are delivered again."""
         invoked_ms = self.shared.now_ms()
         record = await self.call_for_records(hands, consumer.next_record, 0.1)
         if record is None:

@@ -53,7 +53,7 @@ class Writer:
         self._sent: dict[str, Any] = {}
         """The futures of one producer, by value."""
         self._alone = True
-        """One task sends by it."""
+        """True if only one task sends with this producer."""
 
     async def live(self, hands: CallMaker) -> None:
         """Send until there are no more records to send."""

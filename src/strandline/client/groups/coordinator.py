@@ -19,7 +19,7 @@ BY_NAME_AT_MOST = {Api.OFFSET_COMMIT: 9, Api.OFFSET_FETCH: 9, Api.TXN_OFFSET_COM
 
 
 class Identity(NamedTuple):
-    """The member that commits. The default is none: the group must be empty then (rule C7)."""
+    """Member that commits. The default is no member: the group must then be empty (rule C7)."""
 
     member_id: str = ""
     generation: int = -1

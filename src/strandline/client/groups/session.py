@@ -33,7 +33,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.internal_topics import how_to_make
 
 Listener = Callable[[list[TopicPartition]], object]
-"""Function that is told of partitions; may be a coroutine function."""
+"""Function or coroutine function that is called with partitions."""
 Invoke = Callable[[Listener, list[TopicPartition]], Awaitable[None]]
 """Caller of listeners: on the event loop, or, for blocking consumers, by the thread that polls."""
 
@@ -244,7 +244,7 @@ class GroupSession:
         )
 
     def start(self) -> None:
-        """Begin what goes on beside the polls: automatic commits, and the look-out for topics. Once."""
+        """Start the background tasks, automatic commits and the search for topics. Call it once."""
         if not self._started:
             self._started = True
             self._session.metadata.subscribe(self._look_at_metadata)

@@ -313,7 +313,7 @@ class TransactionalClient(ForeignClient):
         return 1
 
     def _end_of(self, consumer: Any, where: Partition) -> int:
-        """High watermark of a partition; above all offsets where nobody says it."""
+        """High watermark of a partition; an offset above all others if no broker reports it."""
         try:
             _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(*where), timeout=5)
         except KafkaException as error:

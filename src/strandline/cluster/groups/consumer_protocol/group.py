@@ -1,4 +1,4 @@
-"""A group of the consumer protocol: what its records say, and drafts of what they shall say."""
+"""State of a group of the consumer protocol, as its records define it, and drafts of changes."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ class Draft:
         return Current() if found is None else found
 
     def is_taken(self, partition: Partition, member_id: str) -> bool:
-        """True if another member has it."""
+        """True if another member has the partition."""
         owner = self.group.owners.get(partition)
         if owner is None or owner == member_id:  # rule C9/partition-given-twice
             return False
