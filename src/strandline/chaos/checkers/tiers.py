@@ -143,7 +143,8 @@ def _look_at_batches(log: bytes, segment: TieredSegment, known: Known) -> None:
 
 class TierCoversTheLog:
     """No replica's log on disk begins after the tier's end, except where clients or retention have deleted the records
-    between. So no record leaves the disk before it is in the store, and a reader of the tier can continue in the log."""
+    between. So no record leaves the disk before it is in the store, and a reader of the tier can continue in the
+    log."""
 
     def check(self, places: Mapping[str, Place], topic_id: UUID, known: Known, tier: Tier, deleted: int) -> None:
         """Check one partition on all brokers. `deleted`: offset below which records may have been deleted. Raises
