@@ -1,4 +1,4 @@
-"""`strandline check FILE`: the anomaly table over a history that somebody recorded."""
+"""Command `strandline check FILE`: prints the table of anomalies in a recorded history."""
 
 from __future__ import annotations
 

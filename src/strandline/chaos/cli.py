@@ -156,7 +156,7 @@ def sim(
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does, so that what was found until then is told."""
+    """Let SIGTERM end the command as Ctrl-C does, so that the results found until then are printed."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         sys.exit(128 + number)
@@ -202,7 +202,7 @@ class _Report:
         self._figures: list[dict[str, Any]] = []
 
     def progress(self, outcomes: Iterator[Outcome], total: int | None) -> Iterator[Outcome]:
-        """Pass the outcomes on, with a bar where somebody watches."""
+        """Pass the outcomes on, and show a progress bar on a terminal."""
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -160,7 +160,7 @@ class SimCluster:
         self._born: dict[str, None] = {}
         """Machines that were formatted once: the users of a cluster come with its first format."""
         self._is_lost = False
-        """Nothing starts."""
+        """True once the cluster is lost for good: no node starts any more."""
         self._wiped_before: dict[str, int] = {}
         """Number of times that a machine's disk was replaced up to the birth of this cluster."""
         self._begin(CLUSTER_ID)
@@ -247,8 +247,8 @@ class SimCluster:
             self.world.loop.call_at_us(0, self.world.kill, name)
 
     async def _stop_failed(self, process: Process) -> None:
-        """Stop as `run_node` does: what it holds is given back, and then the process ends, whatever its parts wait
-        for."""
+        """Stop a node as `run_node` does: release its resources, and end the process even if its parts still wait for
+        something."""
         live = next((one for one in self.ever if one.process is process), None)
         if live is not None:
             await asyncio.wait([self.world.loop.create_task(live.node.stop())], timeout=FAILED_STOP_S)
@@ -503,7 +503,7 @@ class SimCluster:
         return machine.disk if partition.log is None else machine.disk_of(partition.log.directory)
 
     def _inspect_copies(self, image: MetadataImage) -> None:
-        """Check that whoever may be elected has everything, and so has somebody's disk."""
+        """Check that every broker that may be elected has all committed records, and its disk too."""
         living = {live.number: live for live in self.nodes()}
         brokers = [int(name[1:]) for name in self.brokers]
         for key, known in self.partition_checks.partitions.items():
@@ -556,7 +556,7 @@ class SimCluster:
         return {str(log.topic_partition): tombstones_go(log.config) for log in logs if log.config.compacted}
 
     def counted(self) -> dict[str, int]:
-        """Counts of how often the run reached what it is to test."""
+        """Number of times that the run reached each case that it is meant to test."""
         counters = [live.node.broker.replicas.counters for live in self.ever if live.node.broker is not None]
         epochs = (epoch for known in self.partition_checks.partitions.values() for epoch in known.leaders)
         return {
@@ -614,7 +614,7 @@ class SimCluster:
         )
 
     def leaderless(self, every: bool) -> frozenset[tuple[str, int]]:
-        """Partitions that nobody leads although `every` node, or each that lives, does its work."""
+        """Partitions without a leader although `every` node, or each one that runs, works normally."""
         image = self.newest_image()
         living = list(self.nodes())
         if image is None or not all(live.node.ready for live in living) or (every and len(living) < len(self.names)):

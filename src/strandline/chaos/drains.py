@@ -44,7 +44,7 @@ _PATIENCE_MS = (1_000.0, 4_000.0, 60_000.0)
 """Milliseconds after which a command is interrupted."""
 
 _GONE_MS = 30_000.0
-"""Milliseconds within which a drained broker deletes what it had."""
+"""Milliseconds within which a drained broker must delete its replicas."""
 
 _THROTTLED_SHARE = 0.3
 _RATE = 2_000_000
@@ -53,7 +53,7 @@ _SETTINGS: dict[str, Any] = {"request_timeout_ms": 2_000, "default_api_timeout_m
 
 
 class Interrupted(Exception):
-    """The command was given up in the middle; what it had begun goes on."""
+    """The command was interrupted; the moves that it began continue."""
 
 
 class Drains:
@@ -218,7 +218,7 @@ class _Commands:
         return True
 
     def _wait_gone(self, node: int) -> None:
-        """Wait until nothing of a partition lies on the disks of a drained broker. Raises InvariantViolated."""
+        """Wait until a drained broker has no data of a partition on its disks. Raises InvariantViolated."""
         machine = self._cluster.world.machines[f"n{node}"]
         deadline_ms = self._now_ms() + _GONE_MS
         while True:

@@ -10,7 +10,7 @@ from strandline.proto.marks import MARKS
 
 
 class CountTable:
-    """Counts things over seeds: `meanings` has all that there are, each with what it says."""
+    """Table of counts over several seeds. `meanings`: name of everything that is counted -> its meaning."""
 
     def __init__(self, noun: str, meanings: Mapping[str, str]) -> None:
         self._noun = noun
@@ -34,7 +34,7 @@ class CountTable:
         ]
 
     def lines(self) -> Iterator[str]:
-        """The table as text, and those that were never reached."""
+        """Lines of the table, and the names that were never counted."""
         noun = self._noun
         width = max(len(name) for name in self._meanings)
         yield f"{noun.ljust(width)}  {'seeds':>7} {'times':>9}  says that"

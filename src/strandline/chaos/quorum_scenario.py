@@ -263,7 +263,7 @@ class QuorumRun:
         self.acked: dict[int, list[bytes]] = {}
         self.members: dict[int, Member] = {}
         self.quiet = False
-        """Nothing more is appended: the replicas must become equal."""
+        """True once nothing more is appended: the replicas must then become equal."""
         self._records = 0
         names = [f"n{number}" for number in range(1, self.options.controllers + self.options.observers + 1)]
         self.controllers = names[: self.options.controllers]
@@ -335,7 +335,7 @@ class QuorumRun:
         return all_vote(quorums, names) and all(quorums[name].log_end_offset >= committed for name in names)
 
     def _voters(self) -> list[str]:
-        """Machines of those that vote, by what was committed last."""
+        """Machines of the voters in the last committed voter set."""
         if self.changes is None:
             return self.controllers
         _, voters = self.checks.voters.newest
@@ -384,7 +384,7 @@ class QuorumRun:
         operating.cancel()
 
     async def _all_count(self) -> bool:
-        """Whether every voter comes back with its vote, and beyond doubt."""
+        """True once every voter has come back with its vote."""
         names = self._voters()
         await self._until("every controller has started", lambda: set(names) <= self._quorums().keys())
         return all_vote(self._quorums(), names)

@@ -47,7 +47,7 @@ class RestoredOptions:
     after: float
     """Share of the time of faults."""
     newcomers: bool
-    """True: other producers come beside those that go on."""
+    """True if new producers are started beside the ones that continue."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> RestoredOptions:

@@ -168,7 +168,8 @@ class ScenarioRun:
         return Drains(self.cluster, split(self.seed, "drains"), self.nemesis.note)
 
     def _make_voter_changes(self) -> VoterChanges | None:
-        """What changes the voters, and says what may be destroyed meanwhile."""
+        """The part that changes the voters, and says which directories may be destroyed meanwhile; None if voters are
+        fixed."""
         options, cluster = self.options.voters, self.cluster
         if options is None:
             return None
@@ -376,14 +377,14 @@ class ScenarioRun:
             self.world.spawn(TRANSACTING, self.transacting.main)
 
     def _disturb_transactions(self, options: TransactionOptions) -> None:
-        """What befalls the transactional clients once, in the middle of the faults."""
+        """Disturb the transactional clients once, in the middle of the faults."""
         if options.kill:
             self.world.loop.call_later(self.options.duration_ms / 1700, self._replace_transacting)
         if options.raised_after_ms is not None:
             self.world.loop.call_later(options.raised_after_ms / 1000, self._raise, TRANSACTION_FEATURE, EPOCH_VERSION)
 
     def _raise(self, feature: str, level: int) -> None:
-        """Ask for a level until it is there, as an operator does who is told that a node is away."""
+        """Request a feature level until it is set, as an operator does when a node is away."""
         self.nemesis.note(f"{feature} {level} is asked for")
         self.cluster.ask_for_level(level, feature)
         image = self.cluster.newest_image()
@@ -527,8 +528,8 @@ class ScenarioRun:
         main.result()
 
     async def _finish_users(self, users: Users) -> None:
-        """Wait until everybody has read everything, and the group has committed it; then a fresh client looks at
-        everything."""
+        """Wait until all consumers have read all records, and the group has committed them; then let a fresh client
+        check everything."""
         deadline_ms = self.world.now_ms + PROGRESS_MS
         while not users.settled:
             if self.world.now_ms > deadline_ms:
@@ -558,7 +559,7 @@ class ScenarioRun:
         main.result()
 
     async def _finish_secured(self, secured: Secured) -> None:
-        """Every change is answered, and every node has it; then each broker is asked by everybody."""
+        """Wait until every change is answered and applied on every node; then let all users access each broker."""
         await self.cluster.wait_for("the admin's changes are answered", PROGRESS_MS, lambda: secured.admin.done)
         await self.world.sleep_ms(1_000)  # brokers hear of the last change
         for live in self.cluster.nodes():
@@ -594,7 +595,7 @@ class ScenarioRun:
         self._check_unhandled()
 
     def _check_unhandled(self) -> None:
-        """Raise what ended a callback or a task: whoever waits for it waits for ever."""
+        """Raise the error that ended a callback or a task. Otherwise a part that waits for it would wait for ever."""
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _describe(self.world.loop.unhandled[0]))
 

@@ -117,10 +117,11 @@ class ScenarioOptions:
     older: float = 0.0
     """The share of all starts that are those of the build before, in a cluster at its level."""
     rolled_after_ms: float | None = None
-    """When those nodes are rolled to this build, and the level is raised and lowered from then on; None: never."""
+    """Milliseconds after which those nodes are upgraded to this build, and the level is raised and lowered; None:
+    never."""
     fewest_replicas: int | None = None
-    """How many replicas an operator leaves a partition who moves them from broker to broker in the middle of the
-    faults; None: nobody does."""
+    """Minimum replicas of a partition while an operator moves it between brokers during the faults; None: no
+    operator."""
     directories: int = 1
     """Log directories of each node, each on a disk of its own."""
     """Three controllers and three brokers instead of three combined nodes."""
@@ -135,7 +136,7 @@ class ScenarioOptions:
     """An operator cordons and drains brokers in the middle of the faults."""
 
     def __post_init__(self) -> None:
-        """Leave out what does not go together, whoever asks for it: see `_draw_voters` and `_draw_drains`."""
+        """Remove options that exclude each other: see `_draw_voters` and `_draw_drains`."""
         if self.older or self.restored is not None:
             self.voters = None
         if self.older or self._others:
@@ -143,7 +144,7 @@ class ScenarioOptions:
 
     @property
     def _others(self) -> bool:
-        """Other clients than the plain ones are there."""
+        """True if there are other clients than the plain ones."""
         return any((self.services, self.users, self.secured, self.restored, self.transactions))
 
     @classmethod
@@ -273,7 +274,8 @@ class ScenarioOptions:
         return override(drawn, drawn.transactions.draw_races(races, drawn.duration_ms))
 
     def _draw_tiered(self, rng: random.Random, restored_rng: random.Random | None) -> ScenarioOptions:
-        """Tiered topics, and whether the cluster is lost and restored from their store (None: it is not)."""
+        """Options of tiered topics, and whether the cluster is lost and restored from their object store (None: it is
+        not)."""
         tier = TieredOptions.draw(rng, self.workload)
         drawn = override(self, {"tiered": tier, **tier.changes(self.faults.kinds)})
         if drawn.services is not None:

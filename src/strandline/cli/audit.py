@@ -194,7 +194,7 @@ class Printer:
         self.bad = 0
 
     def fits(self, raw: Raw) -> bool:
-        """Whether a line is one of those asked for. One that cannot be read is said here, and is none."""
+        """True if a line matches the options. A line that cannot be read is reported, and does not match."""
         line = self._read(raw)
         return line is not None and self._wanted.fits(line)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 64 * 1024
 
 LINE_BYTES_MAX = 1024 * 1024
-"""A longer line is none of an audit: its names are bounded. No more of it is kept."""
+"""Maximum bytes of a line. A longer one cannot be an audit line, and is cut."""
 
 FILES_MAX = 1_000
 """Files read at most, as `audit.log.files` allows at most."""
@@ -67,7 +67,7 @@ class Source(Protocol):
         """The newest lines that fit, `count` at most, the oldest of them first."""
 
     def begin_at_end(self) -> None:
-        """Begin at the end of what is there; call before the first `poll`."""
+        """Start at the end of the existing lines. Call it before the first `poll`."""
 
     def poll(self, wait_s: float) -> list[Raw]:
         """Lines that have come since: at once if there are some, else after `wait_s` at most."""
@@ -296,7 +296,7 @@ class AuditRecords:
     """The topic `__audit` of a cluster: all partitions, each broker's lines in their order."""
 
     def __init__(self, consumer: Consumer) -> None:
-        """Raises KafkaError, CommandFailed."""
+        """Read the audit topic with this consumer. Raises KafkaError, CommandFailed."""
         self.unfinished = ""
         self._consumer = consumer
         try:

@@ -128,7 +128,7 @@ def restore(
 
 @contextmanager
 def _half_done(name: str) -> Iterator[None]:
-    """A restore that does not end leaves a topic that is not what anybody wants: say so."""
+    """Context of a restore: if it is interrupted, tell the user that the topic is incomplete."""
     try:
         yield
     except BaseException:

@@ -209,7 +209,7 @@ def drain(
 
 
 def _known(admin: Admin, node_id: int) -> bool:
-    """Whether the broker is alive. Raises CommandWrong where there is none."""
+    """True if the broker is alive. Raises CommandWrong if it does not exist."""
     for one in admin.describe_cluster().nodes:
         if one.node_id == node_id:
             return not one.fenced

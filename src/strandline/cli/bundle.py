@@ -279,7 +279,7 @@ def _local(path: str) -> LocalNode:
 
 
 def _lines(path: str) -> dict[str, str]:
-    """The settings of a file that nobody need be able to read: each line that names one. Raises OSError."""
+    """Settings in a file, as name -> value; lines that are not settings are skipped. Raises OSError."""
     text = Path(path).read_text(encoding="utf-8", errors="backslashreplace")
     found = (re.match(r"\s*([\w.\-]+)\s*[=:]\s*(.*)", line) for line in text.splitlines())
     return {one[1]: one[2].strip().strip('"') for one in found if one is not None}

@@ -1,4 +1,4 @@
-"""`strandline certs`."""
+"""Command `strandline certs`: creates certificates for development and tests."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def certs() -> None:
 def dev(directory: Path, *, nodes: str, clients: str, hosts: tuple[str, ...], cluster_id: str, days: int) -> None:
     """Make a CA and certificates of nodes and clients in DIR, as PEM files.
 
-    Each .pem file holds a private key and its chain: it is an `ssl.keystore.location`, and ca.pem is everybody's
-    `ssl.truststore.location`. A client's .properties file is a --command-config of our commands and of Kafka's. A CA
-    that is there is used again; certificates are made anew, which running nodes and new connections of clients notice.
-    Not for a cluster that others can reach: the CA's key lies there unlocked.
+    Each .pem file holds a private key and its chain, for `ssl.keystore.location`; ca.pem is for
+    `ssl.truststore.location` of all nodes and clients. A client's .properties file is for --command-config of our
+    commands and of Kafka's. An existing CA is used again. Certificates are always replaced; running nodes and new
+    connections of clients use the new ones. Not for a cluster that others can reach: the CA's key is not encrypted.
 
     \b
     strandline certs dev ./certs

@@ -31,7 +31,8 @@ from strandline.client.types import PartitionDescription, QuorumDescription, Quo
 from strandline.proto.system import SystemClock
 
 SILENT_MS = 3_000
-"""A voter that has not fetched for so long is down, or follows as another directory. The leader waits as long."""
+"""Milliseconds without a fetch after which a voter counts as down, or as running with another directory. The leader
+waits as long."""
 
 
 @click.command("restore-vote")
@@ -85,7 +86,8 @@ def _fetches(described: QuorumDescription, voter: QuorumReplica) -> None:
 
 
 def _observer(described: QuorumDescription, node_id: int) -> QuorumReplica | None:
-    """The directory of the node that follows without a vote; of several the one that fetched last."""
+    """Entry of the observer (a node without a vote) `node_id`; if there are several, that of the last one to
+    fetch."""
     mine = [item for item in described.observers if item.node_id == node_id]
     return max(mine, key=lambda item: item.last_fetch_timestamp_ms, default=None)
 

@@ -44,7 +44,7 @@ FOLDED_CELL = 20
 """Longer cells of a table are folded where the terminal is narrow; shorter ones never."""
 
 WIDE_GAP, NARROW_GAP = 3, 2
-"""Columns from one cell of a table to the next, where there is room and where there is none."""
+"""Spaces between the columns of a table, on a wide and on a narrow terminal."""
 
 
 PROGRESS_MS = 2_000
@@ -64,7 +64,7 @@ class CommandWrong(CommandFailed):
 
 
 class Unreachable(CommandFailed):
-    """No broker answers."""
+    """Failure of a command because no broker answers."""
 
     exit_code = 3
 
@@ -98,7 +98,7 @@ class Moment(click.ParamType[int]):
 
 @dataclass(frozen=True)
 class Target:
-    """Cluster that a command goes to: the bootstrap list and the ``-X`` settings."""
+    """Cluster that a command is sent to: the bootstrap list and the ``-X`` settings."""
 
     bootstrap: str
     settings: Mapping[str, str] = field(repr=False)

@@ -37,7 +37,7 @@ class _Expression(click.ParamType[_Pattern]):
     name = "regex"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Pattern:
-        """Compile it. Fails where it is none."""
+        """Compile the text. Fails if it is not valid."""
         try:
             return re.compile(str(value))
         except re.error as error:
@@ -50,7 +50,7 @@ class _HeaderExpression(click.ParamType[tuple[str, _Pattern]]):
     name = "name=regex"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, _Pattern]:
-        """Name and compiled expression. Fails where it is none."""
+        """Parse the name and compile the expression. Fails if it is not valid."""
         name, equals, text = str(value).partition("=")
         if not equals or not name:
             self.fail(f"{value!r} is not NAME=REGEX", param, ctx)
@@ -261,8 +261,8 @@ def _seek(
 
 
 def _before(consumer: Consumer, ends: dict[TopicPartition, int], until_ms: int) -> dict[TopicPartition, int]:
-    """Offset in each partition of the first record that is not older than `until_ms`; the partition's end where there
-    is none."""
+    """For each partition, the offset of the first record with a timestamp of at least `until_ms`; the partition's end
+    if there is none."""
     found = consumer.offsets_for_times(dict.fromkeys(ends, until_ms))
     return {place: end if (at := found[place]) is None else min(end, at.offset) for place, end in ends.items()}
 
@@ -376,7 +376,7 @@ _Show = Callable[[ConsumerRecord], bytes]
 
 
 def _shown(show: _Show) -> _Show:
-    """Records as they are, for who reads a pipe; a terminal gets nothing of them that it would obey."""
+    """Printer that keeps records as they are for a pipe, and escapes control characters for a terminal."""
     if not sys.stdout.isatty():
         return show
     return lambda record: printable_lines(show(record).decode(errors="backslashreplace")).encode()

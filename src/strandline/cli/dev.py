@@ -186,7 +186,8 @@ def _tell_how_to_connect(bootstrap: str, properties: Path, super_users: tuple[st
 
 
 def _watch(cluster: DevCluster, stopping: threading.Event, output: str) -> None:
-    """Wait for the end; say when a node ends by itself. Every node was ready: one that has died since is told, too."""
+    """Wait for the end of the cluster, and report nodes that end by themselves, including one that died since it was
+    ready."""
     alive = set(cluster.node_ids)
     while not stopping.wait(WATCH_INTERVAL_S):
         for node_id in sorted(alive - set(cluster.pids())):

@@ -1,4 +1,4 @@
-"""`strandline topic elect`: leaders elected by hand, and what an unclean election would cost."""
+"""Command `strandline topic elect`: elects leaders by hand, and shows what an unclean election would lose."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def elect(
 
 
 def _is_shown(one: Election) -> bool:
-    """False for a partition that has the leader it should have: it is not shown."""
+    """True if the partition is shown. One that already has the right leader is not."""
     return one.error is not ErrorCode.ELECTION_NOT_NEEDED
 
 

@@ -77,7 +77,7 @@ def list_groups(output: str, **where: Any) -> None:
 
 
 def _listed(admin: Admin) -> tuple[list[dict[str, Any]], list[str]]:
-    """Each group as --output json has it, and what kept members and lag of some from being known."""
+    """All groups as JSON objects, and errors because of which members or lag of some are unknown."""
     listed = admin.list_groups()
     described: dict[str, tuple[GroupDescription, GroupOffsets]] = {}
     faults: dict[str, str] = {}
@@ -176,7 +176,7 @@ def expired_unread(committed: int | None, start: int | None) -> int | None:
 def _document(
     one: GroupDescription, offsets: GroupOffsets, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> dict[str, Any]:
-    """A group as --output json has it, by where the logs begin and end."""
+    """A group as a JSON object, from the start and end offsets of its partitions."""
     owners = {item: member for member in one.members for item in member.assignment}
     partitions: list[dict[str, Any]] = []
     for item in sorted({*offsets, *owners}):

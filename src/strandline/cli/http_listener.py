@@ -82,7 +82,7 @@ def ask_json(node: str, path: str, cacert: str | None, body: bytes | None = None
 
 
 def metrics_of(node: str, cacert: str | None) -> tuple[int, Iterator[Sample]]:
-    """The id of the node, and what it counts."""
+    """Id of the node, and its metrics."""
     from prometheus_client.parser import text_string_to_metric_families
 
     node_id = ask_json(node, "/healthz", cacert).get("node_id")

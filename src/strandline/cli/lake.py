@@ -269,7 +269,7 @@ def files(*, place: str, bad: bool, output: str) -> None:
 
 
 def _lake(place: str) -> Lake:
-    """A lake that is there. Raises CommandFailed."""
+    """Open an existing lake. Raises CommandFailed if there is none."""
     from strandline.lake.commits import COMMITS, Lake
 
     found = Lake(place)

@@ -1,4 +1,4 @@
-"""`strandline log move`: a replica goes to another log directory of its broker (KIP-113)."""
+"""Command `strandline log move`: moves a replica to another log directory of its broker (KIP-113)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _named(one: LogDirDescription) -> str:
 
 
 def _there(admin: Admin, broker: int, tp: TopicPartition, path: str) -> bool:
-    """True if the replica is there. Raises CommandFailed where it neither is there nor on its way."""
+    """True if the replica is in the directory. Raises CommandFailed if it is neither there nor being moved there."""
     dirs = _dirs(admin, broker)
     if any(tp in one.moving and one.path == path for one in dirs):
         return False

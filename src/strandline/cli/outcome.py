@@ -1,4 +1,4 @@
-"""The result that a job which checks itself shows at its end: `strandline demo`, `strandline spark run`."""
+"""Output of the outcome of a job, for `strandline demo` and `strandline spark run`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from strandline.proto.printable import printable_lines
 from strandline.spark.pipelines.outcome import Outcome
 
 WORDS = {True: "[blue]held[/]", False: "[bold yellow]FAILED[/]", None: "not judged"}
-"""Words carry the verdict, colour only repeats it."""
+"""Verdict -> its text. The text alone is sufficient where colours are not visible."""
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Print two tables: what was measured, what was checked. Sentences are shown as they are: `.[spark]` is no
-    style."""
+    """Print two tables: the figures and the checks. Text in square brackets (`.[spark]`) is not taken for a style."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -34,6 +33,6 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def outcome_document(outcome: Outcome) -> dict[str, Any]:
-    """The same for programs."""
+    """Outcome as a JSON document."""
     verdicts = {name: {"held": verdict, "says": says} for name, (verdict, says) in outcome.checks.items()}
     return {"held": outcome.held, "figures": dict(outcome.figures), "checks": verdicts}

@@ -84,7 +84,7 @@ class Profiles:
         self._write(self.path(name), "".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def delete(self, name: str) -> None:
-        """Delete a profile. Raises ConfigError if there is none of that name."""
+        """Delete a profile. Raises ConfigError if it does not exist."""
         self.load(name)
         self.path(name).unlink()
         if self.current == name:

@@ -202,8 +202,8 @@ def replace(*, old_id: int, new_id: int, at: str | None, wait_s: int, dry_run: b
 
 
 def _check_that_voters_change(admin: Admin) -> None:
-    """Raises CommandWrong where the cluster's controllers are those that it was configured with: nothing is waited for
-    then, and no dry run promises what would be refused."""
+    """Check that the cluster's voters can change. Raises CommandWrong if they are configured statically, before the
+    command waits or a dry run promises anything."""
     from strandline.controller.metadata.features import KRAFT_FEATURE
 
     if not admin.describe_features().finalized.get(KRAFT_FEATURE):
@@ -229,8 +229,8 @@ def _voter(described: QuorumDescription, node_id: int) -> QuorumReplica:
 
 
 def _newcomer(described: QuorumDescription, node_id: int) -> QuorumReplica:
-    """The directory of the node that follows without a vote; of several the one that fetched last. Raises
-    CommandWrong."""
+    """Entry of the observer (a node without a vote) `node_id`; if there are several, that of the last one to
+    fetch. Raises CommandWrong."""
     newcomer = _following(described, node_id)
     if newcomer is None:
         raise CommandWrong(f"node {node_id}: {_NOT_THERE}")
@@ -273,7 +273,7 @@ def _add(admin: Admin, node_id: int, at: str | None, wait_s: int, output: str) -
 
 
 def _lag(described: QuorumDescription, newcomer: QuorumReplica) -> str:
-    """What a newcomer lacks to be made a voter, in words; empty: nothing that is seen here."""
+    """Reason why a new controller cannot become a voter yet, as a sentence; "" if none is known."""
     now_ms = max(item.last_fetch_timestamp_ms for item in described.voters)  # the leader's own is that of its answer
     if now_ms - newcomer.last_fetch_timestamp_ms > _FRESH_MS:
         return "it does not fetch, or has only begun to. Does it run?"

@@ -188,5 +188,5 @@ def _shown(entity: QuotaEntity) -> tuple[str, ...]:
 
 
 def _named(shown: tuple[str, ...]) -> dict[str, str]:
-    """The same for JSON."""
+    """The shown entity as a JSON object."""
     return dict(zip(QuotaEntity._fields, shown, strict=True))

@@ -106,7 +106,7 @@ def _carry_out(path: str, *, yes: bool) -> tuple[Plan, list[Change], list[str], 
 
 
 def _name_of_copies(now_ms: int) -> str:
-    """No node takes a directory of this name for a partition's."""
+    """Name of a directory for copies. It is not a valid partition directory, so that no node opens it."""
     from datetime import datetime, timezone
 
     return datetime.fromtimestamp(now_ms / 1000, timezone.utc).strftime("repair-%Y%m%dT%H%M%SZ")  # noqa: UP017

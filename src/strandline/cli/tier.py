@@ -1,4 +1,4 @@
-"""`strandline tier`: what lies in the object store of tiered storage, seen without a cluster."""
+"""Command `strandline tier`: shows the object store of tiered storage, without a cluster."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ _KEPT = {
 
 
 def _lost(name: str) -> str:
-    """What a topic of the cluster itself has and nothing else."""
+    """What is lost when an internal topic is deleted, as the object of a sentence."""
     return _KEPT.get(name, "what the cluster keeps there")
 
 
@@ -360,7 +360,7 @@ def config_changes(settings: Mapping[str, str], deleted: Sequence[str]) -> list[
 
 
 def changes_text(changes: Sequence[ConfigChange], before: Mapping[str, str | None], verb: str) -> list[str]:
-    """A line for each change of a setting, with what it was (of what holds for all brokers, only if set)."""
+    """One line for each change of a setting, with the old value (for a default of all brokers, only if it was set)."""
     return [
         f"{change.name} {verb} {change.value if change.operation == 'set' else 'at its default'} "
         f"(was {before.get(change.name, 'not set')})"
@@ -369,7 +369,7 @@ def changes_text(changes: Sequence[ConfigChange], before: Mapping[str, str | Non
 
 
 def changes_json(changes: Sequence[ConfigChange], before: Mapping[str, str | None]) -> list[dict[str, Any]]:
-    """The same for programs: `value` is null for a setting that goes back to its default."""
+    """Changes of settings as JSON: `value` is null for a setting that is reset to its default."""
     return [
         {"name": change.name, "operation": change.operation, "value": change.value, "before": before.get(change.name)}
         for change in changes

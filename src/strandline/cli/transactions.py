@@ -1,4 +1,4 @@
-"""`strandline transaction`: transactional ids and their transactions, those that hang, and the end of one by hand."""
+"""Command `strandline transaction`: lists transactional ids and hanging transactions, and aborts one."""
 
 from __future__ import annotations
 
@@ -296,7 +296,8 @@ def _what(one: dict[str, Any]) -> str:
 
 
 def late_ones(admin: Admin) -> list[Finding]:
-    """What does not end, for `strandline doctor`. Raises CommandFailed and StrandlineError: it cannot be known."""
+    """Transactions that do not end, as findings of `strandline doctor`. Raises CommandFailed, or StrandlineError if the
+    cluster cannot be asked."""
     now_ms = SystemClock().wall_ms()
     described: list[TransactionDescription] = []
     for listed in admin.list_transactions(states=OPEN):

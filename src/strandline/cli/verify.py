@@ -80,7 +80,7 @@ def look_through(path: str) -> Verified:
 
 @contextmanager
 def read_lock(path: str) -> Iterator[None]:
-    """No process writes to the directory meanwhile. Raises DirectoryInUse, DiskError."""
+    """Context in which no other process writes to the directory. Raises DirectoryInUse, DiskError."""
     from strandline.log.disk import LOCK_FILE
     from strandline.log.real_disk import RealLock
 

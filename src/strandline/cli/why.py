@@ -1,4 +1,4 @@
-"""`strandline why`: what is known of one record."""
+"""Command `strandline why`: shows everything that is known of one record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _KEY_SHOWN = 200
 
 ANSWER_MS = 10_000
-"""Milliseconds to ask for a batch: a leader that has a damaged one may be about to be replaced."""
+"""Milliseconds to retry the read of a batch: a leader whose copy is damaged may be about to be replaced."""
 
 
 @click.command()
@@ -58,11 +58,10 @@ def why(
     output: str,
     **where: Any,
 ) -> None:
-    """Say what is known of one record: who wrote it, when, under which leader, who has it, and how long it stays.
+    """Show what is known of one record: who wrote it, when, under which leader, who has it, and how long it stays.
 
-    What Kafka's protocol tells is asked of the brokers. A broker whose HTTP listener is named (--http) says where its
-    log ends; the segment is told where a broker's directory lies on this machine. What cannot be known is listed as
-    unknown, and never guessed.
+    The brokers are asked over Kafka's protocol. Give a broker's HTTP listener (--http) to see where its log ends. The
+    segment is shown if a broker's directory is on this machine. Unknown facts are listed as unknown, never guessed.
 
     \b
     strandline why orders 0 41873

@@ -1,4 +1,4 @@
-"""An idempotent producer of batches that were made before: each once and in order, whoever leads."""
+"""Idempotent producer of complete batches: each is stored once and in order, across changes of leaders."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MadeResults:
         self._ack: Ack | None = None
 
     def settle(self, answer: Answer) -> None:
-        """A part is in the log, or it is not or nobody knows."""
+        """Complete a part: it is in the log, or not, or that is unknown."""
         if self.future.done():
             return
         if answer.error is not None:

@@ -35,13 +35,15 @@ Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 """A partitioner of one's own: (topic, key, value, number of partitions) -> partition."""
 
 Deserializer = Callable[[bytes], Any]
-"""What a record's key or value means; it raises what it will for bytes that mean nothing."""
+"""Function that converts the bytes of a record's key or value to an object. It may raise any exception for bytes that
+it cannot convert."""
 
 BATCH_SIZE = 16_384
 """Kafka's."""
 
 BATCH_SIZE_MAX = 131_072
-"""Where requests wait for one another, larger batches carry three to four times as much (docs/benchmarks.md)."""
+"""Maximum default batch size in bytes. Where requests wait for one another, larger batches carry three to four times as
+much (docs/benchmarks.md)."""
 
 
 def _function(name: str, sentence: str, takes: str, shape: str) -> Setting[Any]:
@@ -252,7 +254,7 @@ class CommonConfig(SecurityConfig):
         self._check_together()
 
     def _hint(self, key: str) -> str:
-        """What to do about a key that is none."""
+        """Advice for a setting that does not exist."""
         name = key.replace(".", "_")
         if name.startswith("sasl_") and name.endswith("_class"):
             return "this client has no classes: leave it out, sasl.mechanism and its settings say all"
@@ -262,7 +264,7 @@ class CommonConfig(SecurityConfig):
         return f"`strandline config client {self.title.split()[1]}` lists them"
 
     def _check_together(self) -> None:
-        """Raises ConfigError: settings that exclude one another."""
+        """Check settings that exclude one another. Raises ConfigError."""
 
 
 class ProducerConfig(CommonConfig):
@@ -349,12 +351,12 @@ class ProducerConfig(CommonConfig):
 
     @property
     def acks_number(self) -> int:
-        """`acks` as it stands on the wire."""
+        """`acks` as the number on the wire."""
         return -1 if self.acks in ("all", "-1") else int(self.acks)
 
     @property
     def largest_batch(self) -> int:
-        """`batch.size.max`, or what it is where it was not set."""
+        """`batch.size.max`, or its default if it is not set."""
         if self.batch_size_max is not None:
             return self.batch_size_max
         if not self.idempotent or self.batch_size != BATCH_SIZE:

@@ -32,7 +32,7 @@ def tls_of(config: SecurityConfig) -> TlsSettings:
 
 
 def resolved_setting(config: SecurityConfig, name: str) -> str:
-    """The text of a setting, or of what it refers to (`strandline.proto.secrets`). Raises ConfigError."""
+    """Value of a setting, after resolving a reference to a secret (`strandline.proto.secrets`). Raises ConfigError."""
     try:
         return resolved(getattr(config, name))
     except ValueError as error:

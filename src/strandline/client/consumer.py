@@ -97,7 +97,7 @@ class Consumer:
     subscription = direct(AsyncConsumer.subscription)
 
     def assign(self, partitions: Iterable[Partition], *, on_replaced: Listener | None = None) -> None:
-        """Read these partitions and no others. Positions of those that stay are kept."""
+        """Read exactly these partitions. Partitions that were assigned before keep their positions."""
         wanted = list(partitions)
         self.call(lambda: self.inner.assign(wanted, on_replaced=on_replaced))
 

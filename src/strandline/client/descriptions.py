@@ -1,4 +1,4 @@
-"""Between the wire's answers about topics, settings and the quorum and the plain values of `types`."""
+"""Conversions between messages about topics, settings and the quorum, and the client's value types (`types`)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _SOURCES = {
 
 
 def each_once(names: Iterable[str]) -> list[str]:
-    """The names, without repetitions.
+    """The names in order, without repetitions.
 
     Raises:
-        TypeError: it is one name, whose letters would be taken for names.
+        TypeError: `names` is a single string, whose letters would be taken for names.
     """
     if isinstance(names, str):
         raise TypeError(f"several names are expected: [{names!r}], not {names!r}")
@@ -45,12 +45,12 @@ def each_once(names: Iterable[str]) -> list[str]:
 
 
 def none_if_negative(number: int) -> int | None:
-    """Kafka's -1 for "none"."""
+    """`number`, or None if it is negative: Kafka writes -1 for "none"."""
     return None if number < 0 else number
 
 
 def new_topic(topic: NewTopic) -> dict[str, Any]:
-    """A topic as CreateTopics wants it. Raises ConfigError for counts beside an assignment."""
+    """A topic as a field of CreateTopics. Raises ConfigError if it has both an assignment and counts."""
     assignment = topic.replica_assignment
     if assignment is not None and (topic.partitions != -1 or topic.replication_factor != -1):
         raise ConfigError("replica_assignment", topic.name, "without partitions and replication_factor")
@@ -66,7 +66,7 @@ def new_topic(topic: NewTopic) -> dict[str, Any]:
 
 
 def described(view: TopicView) -> TopicDescription:
-    """A topic of a Metadata answer."""
+    """Description of a topic, from a Metadata response."""
     partitions = tuple(
         PartitionDescription(number, item.leader, item.leader_epoch, item.replicas, item.isr, item.offline)
         for number, item in view.partitions.items()
@@ -75,7 +75,7 @@ def described(view: TopicView) -> TopicDescription:
 
 
 def described_with_elr(topic: Any, partitions: list[Any]) -> TopicDescription:
-    """A topic of a DescribeTopicPartitions answer, eligible leader replicas included."""
+    """Description of a topic with its eligible leader replicas, from a DescribeTopicPartitions response."""
     described = tuple(
         PartitionDescription(
             item.partition_index,
@@ -93,7 +93,7 @@ def described_with_elr(topic: Any, partitions: list[Any]) -> TopicDescription:
 
 
 def quorum_replica(entry: Any) -> QuorumReplica:
-    """One voter or observer of DescribeQuorum."""
+    """A voter or observer, from a DescribeQuorum response."""
     return QuorumReplica(
         entry.replica_id,
         getattr(entry, "replica_directory_id", None),
@@ -104,7 +104,7 @@ def quorum_replica(entry: Any) -> QuorumReplica:
 
 
 def resource_type(resource: ConfigResource) -> int:
-    """Kafka's number of a kind of resource. Raises ConfigError."""
+    """Kafka's number for the kind of a resource. Raises ConfigError if the kind is unknown."""
     kind = _RESOURCE_TYPES.get(resource.kind)
     if kind is None:
         raise ConfigError("kind", resource.kind, "one of " + ", ".join(_RESOURCE_TYPES))
@@ -112,14 +112,14 @@ def resource_type(resource: ConfigResource) -> int:
 
 
 def config_entry(entry: Any) -> ConfigEntry:
-    """One setting of DescribeConfigs."""
+    """A setting, from a DescribeConfigs response."""
     source = _SOURCES.get(entry.config_source, "UNKNOWN")
     documentation = getattr(entry, "documentation", None)
     return ConfigEntry(entry.name, entry.value, source, entry.read_only, entry.is_sensitive, documentation)
 
 
 def config_change(change: ConfigChange) -> dict[str, Any]:
-    """One step of IncrementalAlterConfigs. Raises ConfigError."""
+    """A change of a setting, as a field of IncrementalAlterConfigs. Raises ConfigError for an unknown operation."""
     operation = _OPERATIONS.get(change.operation)
     if operation is None:
         raise ConfigError("operation", change.operation, "one of " + ", ".join(_OPERATIONS))
@@ -132,11 +132,11 @@ def by_topic(
     part: Callable[[TopicPartition], Any] = attrgetter("partition"),
     parts: str = "partitions",
 ) -> list[dict[str, Any]]:
-    """Partitions as requests name them, gathered under their topics.
+    """Partitions grouped by topic, as fields of a request.
 
     Args:
-        name, parts: fields of a topic and of its partitions in the request.
-        part: makes the value that stands for a partition.
+        name, parts: names of the request's fields for the topic and for its partitions.
+        part: makes the value of one partition in the request.
     """
     found: dict[str, list[Any]] = {}
     for item in partitions:

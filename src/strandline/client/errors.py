@@ -1,4 +1,4 @@
-"""Errors that only a client meets, below the one tree of `strandline.proto.errors`.
+"""Errors that only a client raises. They extend the tree in `strandline.proto.errors`.
 
 StrandlineError
 ├── KafkaError                        the broker's answer, by Kafka's name and number
@@ -44,7 +44,7 @@ class ClientError(StrandlineError):
 
 
 class ClientTimeout(ClientError, TimeoutError):
-    """Nothing came in time. `last_error` is the last failure met meanwhile, if any."""
+    """No answer in time. `last_error` is the last failure during the wait, or None."""
 
     def __init__(self, message: str, last_error: BaseException | None = None) -> None:
         self.last_error = last_error
@@ -60,29 +60,30 @@ class DeliveryTimeout(ClientTimeout):
 
 
 class OutcomeUnknown(ClientTimeout):
-    """A transaction is being ended, and `max.block.ms` is over: whether it is committed, or aborted, is not known yet.
+    """The end of a transaction was not confirmed within `max.block.ms`: it may be committed, aborted or still open.
 
-    It goes on: the same call again waits for its end. Nothing else can be done with the producer meanwhile.
+    The end is still in progress: repeat the same call to wait for it. No other call to the producer is allowed until
+    then.
     """
 
 
 class TransactionAbortable(ClientError):
-    """The open transaction cannot be committed: something of it failed, which is the `__cause__`. Nothing of it will be
-    read by readers of committed records. Abort it, then begin it again: the producer goes on."""
+    """The open transaction cannot be committed because of an error in it, the `__cause__`. Abort it, then begin it
+    again with the same producer. No read_committed consumer will see its records."""
 
 
 class TransactionFatal(ClientError):
-    """A transactional producer can do nothing more, for the reason that is the `__cause__`: close it and make another
-    one, whose first transaction aborts what this one has left open."""
+    """A transactional producer has failed for good; the reason is the `__cause__`. Close it and create another one: its
+    first transaction aborts the open one."""
 
 
 class ProducerFenced(TransactionFatal):
-    """A newer producer has begun under this transactional.id, or the coordinator has aborted a transaction that was
-    open for longer than `transaction.timeout.ms`."""
+    """A newer producer uses the same transactional.id, or the coordinator has aborted a transaction that was open for
+    longer than `transaction.timeout.ms`."""
 
 
 class BrokerUnreachable(ClientError):
-    """Nobody answers at an address. `endpoint` is the address, `advertised_by` how we came to it."""
+    """No broker answers at an address. `endpoint` is the address, `advertised_by` where the client got it from."""
 
     def __init__(self, endpoint: str, reason: str, advertised_by: str | None = None) -> None:
         self.endpoint = endpoint
@@ -95,23 +96,23 @@ class BrokerUnreachable(ClientError):
 
 
 class TokenUnavailable(ClientError):
-    """With OAUTHBEARER: the token endpoint gave no token, and may give one later. It holds no secret.
+    """With OAUTHBEARER: the token endpoint gave no token now, but may give one later. The message contains no secret.
 
-    Where the endpoint refuses this client (its id or secret is wrong, say) it is AuthenticationFailed.
+    If the endpoint refuses the client (e.g. its id or secret is wrong), AuthenticationFailed is raised instead.
     """
 
 
 class Disconnected(ClientError):
-    """The connection broke while a request was out: whether the broker carried it out is unknown."""
+    """The connection broke before the answer to a request: the broker may or may not have carried it out."""
 
 
 class ClosedError(ClientError):
-    """The client was closed, or the call belongs to the process that forked this one."""
+    """The client was closed, or was created in the parent process before a fork."""
 
 
 class PositionLost(ClientError):
-    """A partition has no position from which it could be read on: somebody has to decide. Each poll raises it, until a
-    seek (schedule 68); other partitions go on."""
+    """A partition has no valid position, and the application has to choose one. Each poll raises it until a seek
+    (schedule 68); other partitions are read as before."""
 
 
 class NoOffsetForPartition(PositionLost):
@@ -137,10 +138,10 @@ class OffsetOutOfRange(PositionLost):
 
 
 class CommitFailed(ClientError):
-    """Offsets were not committed, for the group has moved on: another member may have the partitions by now.
+    """Offsets were not committed, because the group was rebalanced: another member may have the partitions now.
 
-    `code` is the coordinator's. Poll goes on with what the group gives this member next; the records behind the last
-    commit come again, here or elsewhere.
+    `code` is the coordinator's error code. The next poll continues with the new assignment. The records after the last
+    commit are delivered again, to this or another member.
     """
 
     def __init__(self, group: str, code: ErrorCode, why: str) -> None:
@@ -154,13 +155,13 @@ class CommitFailed(ClientError):
 
 
 class MembershipLost(ClientError):
-    """This consumer was a member of its group and is none any more; the next poll joins anew."""
+    """This consumer is no longer a member of its group; the next poll joins again."""
 
 
 class LogTruncated(PositionLost):
-    """Records up to `position` had been read, and the new leader's log ends that epoch at `diverged_at`.
+    """The log was truncated: records before `position` were read, but those from `diverged_at` on no longer exist.
 
-    Raised under ``auto.offset.reset=none``; any other policy moves the position to `diverged_at` (KIP-320).
+    Raised with ``auto.offset.reset=none``; any other policy moves the position to `diverged_at` (KIP-320).
     """
 
     def __init__(self, topic: str, partition: int, position: int, diverged_at: int) -> None:
@@ -178,10 +179,11 @@ class LogTruncated(PositionLost):
 
 
 class TopicReplaced(PositionLost):
-    """A topic was deleted, and another one created under its name: its offsets mean other records.
+    """A topic was deleted and created again under its name: its offsets belong to other records.
 
-    `expected` and `found` are the ids of both. A consumer meets it under ``auto.offset.reset=none``, any other policy
-    says where it goes on; so does a commit of an offset of the old topic.
+    `expected` and `found` are the ids of the old and the new topic. A consumer raises it with
+    ``auto.offset.reset=none``; any other policy gives the position to continue from. A commit of an offset of the old
+    topic raises it too.
     """
 
     def __init__(self, topic: str, expected: str, found: str) -> None:
@@ -195,9 +197,9 @@ class TopicReplaced(PositionLost):
 
 
 class DeserializationFailed(ClientError):
-    """A record's key or value means nothing to the deserializer; what that raised is the `__cause__`.
+    """The deserializer failed on a record's key or value; its exception is the `__cause__`.
 
-    The position stays at the record: `seek` to `offset + 1` to go on behind it. `field` is "key" or "value".
+    The position stays at the record: `seek` to `offset + 1` to skip it. `field` is "key" or "value".
     """
 
     def __init__(self, topic: str, partition: int, offset: int, field: str, why: str) -> None:
@@ -213,10 +215,10 @@ class DeserializationFailed(ClientError):
 
 
 class UnknownTopic(KafkaError):
-    """The broker knows no such topic; the message holds the command that creates it, or that the cluster makes it."""
+    """The broker does not know the topic. The message names the command that creates it, unless the cluster does so."""
 
     retriable = False
-    """Raised only once a grace period is over, in which a new topic reaches every broker."""
+    """False, because the client has already retried for the time in which a new topic reaches every broker."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -227,9 +229,9 @@ class UnknownTopic(KafkaError):
 
 
 class AuthenticationFailed(KafkaError):
-    """The brokers refuse this user, or the way in which it logs in; the message never holds the password.
+    """The brokers refuse the user or the mechanism of the login. The message never contains the password.
 
-    Every call raises it until a connection succeeds. It is not tried again by itself: the next call is.
+    Every call raises it until a connection succeeds. The client does not retry by itself; each call is a new attempt.
     """
 
     retriable = False

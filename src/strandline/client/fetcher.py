@@ -147,7 +147,7 @@ class AbortedTransactions:
 
 
 def _marker_type(header: BatchHeader, batch: memoryview) -> int:
-    """Raises KafkaError: CORRUPT_MESSAGE."""
+    """Type of a control batch's marker. Raises KafkaError CORRUPT_MESSAGE if it does not parse."""
     check_content(header, batch)  # rule C18/damaged-markers-are-believed
     records = decode_records(batch)
     key = records[0].key if records else None
@@ -689,7 +689,7 @@ class Fetcher:
         self._changed.clear()
 
     def notify(self) -> None:
-        """Wake `wait_for_change`: something else has come that `poll` looks at."""
+        """Wake `wait_for_change`: something that `poll` checks has changed."""
         self._changed.set()
 
     def raise_error(self, *, again: bool = False) -> float:
@@ -987,7 +987,7 @@ class Fetcher:
 
 
 def _read(connection: Connection, version: int, body: memoryview) -> FetchResponse:
-    """An answer; what it says of quotas is obeyed. Raises ProtocolError."""
+    """Decode a response, and obey its throttle time. Raises ProtocolError."""
     response = connection.read(read_response, body, version)
     connection.throttle(response.throttle_ms)
     return response

@@ -1,4 +1,4 @@
-"""Time limit of a call: one for all that it does and asks, kept while nobody answers."""
+"""Time limit of a call. It covers all requests of the call, even if no broker answers."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def refused(call: str) -> ClientError:
 
 
 async def nothing_to_await() -> None:
-    """The farewell of a thread that nobody has used."""
+    """Farewell of a thread that was never used."""
 
 
 def nothing_to_do() -> None:
@@ -62,7 +62,7 @@ class Gate:
         self._opened: SimpleQueue[None] = SimpleQueue()  # rule B37/a-gate-with-a-lock-in-python
 
     def open(self) -> None:
-        """Wake the one that waits."""
+        """Wake the waiting thread."""
         self.is_open = True
         self._opened.put(None)
 
@@ -222,7 +222,7 @@ def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 ROUNDS = 10
-"""Maximum times that tasks are cancelled at the end of a thread: those that are left, and those that these begin."""
+"""Maximum rounds of cancelling tasks when a thread ends: cancelled tasks may start new ones."""
 
 
 class LoopThread:
@@ -378,7 +378,7 @@ class LoopThread:
             self.raise_left()
 
     def _leave(self, call: _Call[Any]) -> None:
-        """In the waiting thread: return when the call has ended, and what it brought has gone back."""
+        """In the waiting thread: return once the call has ended, and its result has been returned."""
         if self.closed or self.is_current:
             return
         swept = Gate()

@@ -111,7 +111,7 @@ class Metadata:
         return None if node is None else (node, view.leader_epoch)
 
     def topic_id(self, name: str) -> UUID | None:
-        """The id of the topic that has this name; None where it is not known, or brokers have none."""
+        """Id of the topic with this name; None if it is not known, or if the brokers have no topic ids."""
         view = self.topics.get(name)
         return None if view is None else view.topic_id
 
@@ -121,7 +121,7 @@ class Metadata:
         return since is not None and self._clock.monotonic_ms() - since >= UNKNOWN_TOPIC_GRACE_MS
 
     def is_known(self, name: str) -> bool:
-        """Whether the topic is there, as far as this client knows."""
+        """True if this client knows that the topic exists."""
         return name in self.topics and not self.is_missing(name)
 
     def is_forgotten(self, name: str) -> bool:
@@ -205,7 +205,7 @@ class Metadata:
         self._suspected_ms[node_id] = self._clock.monotonic_ms()
 
     def _trusted(self) -> list[NodeInfo]:
-        """The brokers to ask: those that are not suspected, if there are any."""
+        """Brokers to ask: those that are not suspected, or all if every one is."""
         since_ms = self._clock.monotonic_ms() - SUSPICION_MS
         self._suspected_ms = {node_id: at for node_id, at in self._suspected_ms.items() if at > since_ms}
         every = list(self.nodes.values())
@@ -445,7 +445,7 @@ def _leaders(topics: Mapping[str, TopicView]) -> dict[str, dict[int, tuple[int |
 
 
 Led = tuple[int | None, int]
-"""The leader (None: there is none), and its epoch."""
+"""(leader, leader epoch); the leader is None if there is none."""
 
 
 def _log_leaders(before: Mapping[str, Mapping[int, Led]], after: Mapping[str, Mapping[int, Led]]) -> None:

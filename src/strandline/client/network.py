@@ -155,7 +155,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LONG_THROTTLE_MS = 1000
-"""Waits for a quota that are at least so long are logged at INFO, shorter ones at DEBUG."""
+"""Milliseconds from which on a wait for a quota is logged at INFO; shorter ones are logged at DEBUG."""
 
 _SCRATCH_BYTES = 64 << 10
 _FRAME_START_BYTES = 1 << 20
@@ -172,7 +172,7 @@ class _Pending(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Who is expected at an address that brokers advertise."""
+    """Identity of the broker that should answer at an advertised address."""
 
     cluster_id: str
     node_id: int
@@ -182,7 +182,7 @@ class Expected(NamedTuple):
 
 
 class UnexpectedBroker(BrokerUnreachable):
-    """Another broker than the one that is advertised answers at an address, or one of another cluster."""
+    """An address is answered by another broker than the advertised one, or by one of another cluster."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -199,7 +199,8 @@ class Connection(asyncio.BufferedProtocol):
         self.session_ms = 0
         """Milliseconds that the login holds; 0: as long as the connection."""
         self.met: Expected | None = None
-        """Who was asked for when the versions were settled; None: it was made by a bootstrap address."""
+        """Identity that was expected when the versions were negotiated; None for a connection to a bootstrap
+        address."""
         self.retired = False
         """Whether it was closed because its session ends, and nothing is wrong."""
         self._throttled_until = 0.0
@@ -314,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end(Disconnected(f"the connection to {self.endpoint} was closed here"))
 
     async def drain(self, timeout_ms: float) -> None:
-        """Return once what is out is answered, or the time is over. What nobody waits for any more is out too."""
+        """Return once all requests are answered, including those whose callers were cancelled, or the time is over."""
         if self._pending:  # rule A19/request-without-a-caller-is-not-out
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=timeout_ms / 1000)
@@ -370,7 +371,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: straight into a long answer, else into the scratch buffer."""
+        """Buffer for the next received bytes: that of a long answer itself, else the scratch buffer."""
         if self._frame is not None:
             return memoryview(self._frame)[self._filled :]
         return memoryview(self._scratch)[self._have :]
@@ -694,7 +695,8 @@ class Network:
     """Opens, shares and forgets connections. Runs on one event loop."""
 
     def __init__(self, bootstrap: tuple[Endpoint, ...], config: CommonConfig, clock: Clock, rng: Rng) -> None:
-        """Raises ConfigError: certificates or keys cannot be used, or it is not said who this client is."""
+        """Create the connections' shared state. Raises ConfigError if certificates or keys cannot be used, or the
+        client's own identity is not configured."""
         self.bootstrap = bootstrap
         self._config = config
         self._clock = clock
@@ -830,7 +832,7 @@ class Network:
         return await shared(task)
 
     def _expected(self, node: NodeInfo | None) -> Expected | None:
-        """Who should answer where this broker is advertised; None: whoever does."""
+        """Identity of the broker that should answer at this address; None if any may."""
         if node is None or self.cluster_id is None or not self._config.metadata_cluster_check_enable:
             return None
         return Expected(self.cluster_id, node.node_id)  # rule B42/clients-take-whom-they-reach
@@ -931,7 +933,7 @@ class Network:
 
 
 def _looked_at(task: asyncio.Task[Connection]) -> None:
-    """The waiters get the error; when all of them were cancelled nobody takes it."""
+    """Mark a task's error as seen: if all waiters were cancelled, nobody else would take it."""
     if not task.cancelled():
         task.exception()
 

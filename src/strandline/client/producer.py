@@ -56,7 +56,7 @@ class _Running:
         self.core.open_batches.clear()
 
     def flush(self, timeout_s: float | None) -> None:
-        """Raises ClientTimeout."""
+        """Wait until all records are acknowledged or have failed. Raises ClientTimeout."""
         done = Gate()
         self.core.accumulator.start_flush(done.open)
         with SteppedOut(self.thread.locks):
@@ -69,7 +69,7 @@ class _Running:
             )
 
     def end(self) -> None:
-        """End a producer that nobody closed: what is queued is sent, if that does not take long."""
+        """End a producer that was not closed: queued records are sent, if that does not take long."""
         try:
             self.flush(FLUSH_S)
         except ClientTimeout as error:

@@ -152,7 +152,7 @@ class RecordFuture(RecordSlot, Future[Ack]):
             gate.open()
 
     def call_back(self, leave: Callable[[BaseException], None]) -> None:
-        """Run the callbacks. What one raises is told in the log, and to `leave` where it is SystemExit or alike."""
+        """Run the callbacks. An exception is logged; SystemExit and the like are also passed to `leave`."""
         for callback in self.__dict__.get("callbacks", ()):
             try:
                 callback(self)
@@ -180,7 +180,7 @@ class ThreadResults:
 
     @property
     def lock(self) -> Any:
-        """Held while futures are completed, and while somebody begins to wait for one."""
+        """Lock that is held while futures are completed, and while a thread begins to wait for one."""
         return self._kind.lock
 
     def find(self, index: int) -> Answer | None:
@@ -222,7 +222,7 @@ class ThreadResults:
             self._listening[future._index] = future
 
     def settle(self, answer: Answer) -> None:
-        """Complete these records' futures: all of them, then wake everybody, then run callbacks."""
+        """Complete the futures of these records, then wake all waiting threads, then run the callbacks."""
         with self.lock:
             insort(self._answers, answer, key=_first)
             told = self._leave(answer)
@@ -232,7 +232,7 @@ class ThreadResults:
             future.call_back(self._kind.leave)
 
     def disown(self, answer: Answer) -> None:
-        """In the child of a fork: these records are the parent's, and no callback is told."""
+        """In the child of a fork: drop these records, which belong to the parent, without calling callbacks."""
         if self.find(answer.first) is None:
             insort(self._answers, answer, key=_first)
             for future in self._leave(answer):
@@ -266,10 +266,11 @@ class ThreadFutures:
         self.lock = threading.RLock()
         """One for all: concurrent.futures takes those of several futures at once, and may run callbacks within."""
         self.locks: tuple[Any, ...] = ()
-        """See `LoopThread`."""
+        """Locks that a calling thread leaves while it waits, see `SteppedOut`."""
 
     def may_wait(self, call: str) -> None:
-        """Raises ClientError: the caller would wait for itself, in a callback or in a signal's handler."""
+        """Check that a call may block. Raises ClientError in a callback or a signal handler, where the caller would
+        wait for itself."""
         if self.on_sender():
             raise refused(call)
         if self.lock._is_owned():  # type: ignore[attr-defined]
@@ -296,7 +297,7 @@ class LoopResults:
         self.timestamps: list[int] = []
 
     def settle(self, answer: Answer) -> None:
-        """End those futures that nobody has cancelled."""
+        """Complete the futures that were not cancelled."""
         for index in range(answer.first, answer.after):
             future = self.futures[index]
             if future.done():
@@ -375,7 +376,7 @@ class ProducerBatch:
         """Numbers that it is sent under; None: it has not been sent yet, or its producer gives none."""
         self.attempts = 0
         self.sent_ms = 0.0
-        """When it was sent last (monotonic ms)."""
+        """Time of the last send, in monotonic milliseconds."""
         self.retry_at_ms = 0.0
         self.sealed = False
         self.announced = False

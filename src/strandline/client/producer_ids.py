@@ -16,7 +16,7 @@ from strandline.proto.kafka.apis import Api
 
 _NO_TIMEOUT_MS = 0x7FFFFFFF
 BUMPS_SINCE = 3
-"""The version since which a producer says who it is, and cannot fence the one that came after it."""
+"""Version since which a producer names its current id and epoch, so that it cannot fence a newer producer."""
 
 
 class ProducerId(NamedTuple):

@@ -50,7 +50,7 @@ replica.lag.time.max.ms (30 s) for one of it that is silent: until then records 
 
 
 class RawBatch(NamedTuple):
-    """One record batch as it lies in the log. It may begin before the start of the range and end after its end."""
+    """One record batch as stored in the log. It may begin before the start of the range and end after its end."""
 
     base_offset: int
     next_offset: int

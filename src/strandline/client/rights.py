@@ -1,6 +1,7 @@
-"""Answers that a right is missing, in words: who lacks which right on what (rule A31).
+"""Messages of authorization errors: which principal lacks which right on which resource (rule A31).
 
-Brokers of Kafka say the code alone, and many answers have no place for words. The client knows what it asked for.
+Kafka's brokers send only the error code, and many responses have no message field. The client builds the message from
+its request.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ DENIED = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceKind.TRANSACTIONAL_ID,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ResourceKind.CLUSTER,
 }
-"""Code -> what the right is about."""
+"""Error code -> kind of the resource on which the right is missing."""
 
 _SAYS_NOTHING = "authorization failed"
-"""In the words that Apache Kafka has for the codes."""
+"""Text in all of Apache Kafka's standard messages for these codes, in lower case. Such a message is replaced."""
 
 
 def answered(
     config: CommonConfig, api: Api, code: ErrorCode, message: str | None = "", of: str = "", **figures: object
 ) -> KafkaError:
-    """The error of an answer.
+    """The exception for an error in a response, with a message that names the missing right.
 
     Args:
-        message: the broker's words, where the answer has any.
-        of: the topic, the group or the transactional id that it is about.
+        api: the request that was sent.
+        message: the broker's message; "" or None if the response has none.
+        of: the topic, group or transactional id that the error concerns.
+        figures: further attributes of the exception.
     """
     kind = DENIED.get(code)
     if kind is not None and (not message or _SAYS_NOTHING in message.lower()):
@@ -48,7 +51,7 @@ def answered(
 
 
 def _who(config: CommonConfig) -> str:
-    """The principal, as far as a client knows its own."""
+    """The client's own principal, as far as the client knows it."""
     if config.security_protocol.startswith("SASL"):
         from strandline.client.sasl import user_of
 

@@ -100,7 +100,7 @@ def _credentials(config: CommonConfig) -> tuple[str, str]:
 
 
 def user_of(config: CommonConfig) -> str:
-    """The name that a client logs in by, to be told; "" where a token has it, or it stands nowhere any more."""
+    """User name of the login, for messages; "" if only the token has it, or if it is not known any more."""
     try:
         return "" if config.sasl_mechanism == OAUTHBEARER else _credentials(config)[0]
     except ConfigError:

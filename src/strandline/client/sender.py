@@ -960,7 +960,7 @@ class Sender:
                 sequencer.retire(queue)
 
     async def producer_id(self) -> int:
-        """The producer id, asked for where there is none yet; -1 without idempotence."""
+        """The producer id; requested first if there is none yet. -1 without idempotence."""
         return -1 if self._sequencer is None else await self._sequencer.assigned()
 
     def current_trouble(self) -> StrandlineError | None:
@@ -983,7 +983,7 @@ class Sender:
         self.fail_everything(ClosedError("the producer was closed before the record was acknowledged"))
 
     async def close(self) -> None:
-        """End, and return when nothing goes on."""
+        """Stop sending. Returns once all tasks have ended."""
         self.end()
         if tasks := list(self._connecting.values()):
             await asyncio.wait(tasks)
@@ -992,7 +992,7 @@ class Sender:
 
 
 def _read(connection: Connection, version: int, body: memoryview) -> list[tuple[str | UUID, list[PartitionResult]]]:
-    """The results of an answer; what it says of quotas is obeyed. Raises ProtocolError."""
+    """Decode a response, and obey its throttle time. Raises ProtocolError."""
     response = connection.read(read_response, body, version)
     connection.throttle(response.throttle_ms)
     return response.topics

@@ -1,4 +1,4 @@
-"""Tasks of a client that nobody awaits: what goes on between the calls. One that ends unforeseen is reported."""
+"""Background tasks of a client. One that ends unexpectedly is reported."""
 
 from __future__ import annotations
 

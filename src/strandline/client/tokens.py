@@ -86,14 +86,14 @@ class FileTokens:
         self.where = path
 
     async def current(self) -> str:
-        """Raises AuthenticationFailed: it cannot be read, or is empty."""
+        """The token in the file. Raises AuthenticationFailed if the file cannot be read, or is empty."""
         return self._read()
 
     def refused(self, token: str) -> None:
         """The next connection reads it again."""
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no connection to close."""
 
     def _read(self) -> str:
         try:
@@ -110,7 +110,7 @@ class FileTokens:
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """When a token is renewed, in Kafka's words (`sasl.login.refresh.`)."""
+    """Rules for the renewal of a token, with Kafka's names (`sasl.login.refresh.`)."""
 
     factor: float = 0.8
     jitter: float = 0.05
@@ -298,7 +298,7 @@ async def _ask(endpoint: Endpoint, clock: Clock) -> _Token:
 
 
 def _document(body: bytes | str) -> Mapping[str, Any]:
-    """A JSON object; an empty one where it is none."""
+    """Parse a JSON object; {} if the text is not one."""
     try:
         document = read_json(body)
     except ValueError:
@@ -307,7 +307,7 @@ def _document(body: bytes | str) -> Mapping[str, Any]:
 
 
 def _token(document: Mapping[str, Any], clock: Clock) -> _Token:
-    """Raises ValueError: the answer holds none, or one that has ended."""
+    """Parse the token endpoint's response. Raises ValueError if it has no token, or one that has expired."""
     text = document.get("access_token")
     if not isinstance(text, str) or not _TOKEN.fullmatch(text):
         raise ValueError("the answer is no JSON object with an access_token")

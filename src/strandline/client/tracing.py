@@ -40,7 +40,7 @@ Headers = Sequence[Header] | Mapping[str, bytes | None]
 
 
 class _Traced:
-    """What both producers have in common: everything but `send` is the producer's own."""
+    """Common part of both tracing producers: every method except `send` is that of the wrapped producer."""
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
@@ -74,7 +74,7 @@ class TracedProducer(_Traced):
 
 
 class AsyncTracedProducer(_Traced):
-    """The same of `strandline.client.aio`."""
+    """Tracing wrapper of an asynchronous producer (`strandline.client.aio`)."""
 
     def __init__(self, producer: AsyncProducer) -> None:
         super().__init__(producer)
@@ -123,7 +123,8 @@ def traced(function: Callable[[ConsumerRecord], Any]) -> Callable[[ConsumerRecor
 
 @contextmanager
 def span_of(record: ConsumerRecord) -> Iterator[Span]:
-    """A span around what is done with a record, below the one that sent it. What raises in it is noted there."""
+    """Context with a span for the processing of a record, a child of the span that sent it. Exceptions are recorded in
+    it."""
     with _tracer.start_as_current_span(
         f"process {record.topic}",
         context_of(record),
@@ -152,7 +153,7 @@ def span_of_all(records: Sequence[ConsumerRecord]) -> Iterator[Span]:
 
 
 def context_of(record: ConsumerRecord) -> Context:
-    """The context that stands in a record's headers; an empty one where none does."""
+    """Tracing context from a record's headers; an empty one if they have none."""
     return propagate.extract({name: value.decode("ascii", "replace") for name, value in record.headers if value})
 
 
@@ -166,7 +167,8 @@ def carrying(headers: Headers = ()) -> list[Header]:
 
 
 def _carrying(made: Any) -> Any:
-    """What a transform gives, with the current span in its headers; the whole of it is made here, within the span."""
+    """The records that a transform made, with the current span in their headers. All of them are made here, within the
+    span."""
     if isinstance(made, Send):
         return made._replace(headers=carrying(made.headers))
     if isinstance(made, Iterable) and not isinstance(made, str | bytes):

@@ -94,7 +94,7 @@ _UNINITIALIZED, _READY, _OPEN, _COMMITTING, _ABORTING, _ABORTABLE, _FAILED = Tra
 
 
 class _End(NamedTuple):
-    """What ends, or begins, a transaction, and goes on when its caller has gone."""
+    """Task that begins or ends a transaction. It continues if its caller is cancelled."""
 
     name: str
     task: asyncio.Task[None]
@@ -126,7 +126,7 @@ class Transactions:
         self.cause: StrandlineError | None = None
         """Error that made the transaction ABORTABLE or the producer FATAL, or None."""
         self._trouble: StrandlineError | None = None
-        """What the coordinator, or the way to it, failed with last, if it is tried again."""
+        """Last error of the coordinator, or of the connection to it, that is being retried; None if there is none."""
         self._name = config.transactional_id
         self._config = config
         self._session = session
@@ -264,7 +264,7 @@ class Transactions:
         await self._tasks.close()
 
     def _check(self, call: str) -> None:
-        """Raises TransactionFatal."""
+        """Check that the producer has not failed for good. Raises TransactionFatal."""
         if self.state is _FAILED:
             assert self.cause is not None
             raise self.cause.with_traceback(None)
@@ -307,7 +307,7 @@ class Transactions:
             raise OutcomeUnknown(words, trouble) from None
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """What fails becomes the state, which every caller looks at."""
+        """Run `work`. An exception becomes the producer's state, which every later call checks."""
         try:
             await work
         except TransactionFatal as error:
@@ -373,7 +373,7 @@ class Transactions:
         return fatal
 
     def _judged(self, error: KafkaError) -> StrandlineError:
-        """What an error of a coordinator means that a retry does not mend."""
+        """The exception for a coordinator's error that a retry does not help."""
         return self._fatal(error) if error.code in _FATAL else error
 
     # -- the sender's side ------------------------------------------------------------------------------------------

@@ -130,7 +130,8 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What the broker made, or would make under `validate_only`. -1 and None where the broker does not tell."""
+    """A topic as the broker created it, or would create it under `validate_only`. -1 and None where the broker does not
+    say."""
 
     name: str
     topic_id: UUID | None
@@ -203,15 +204,14 @@ class ConfigEntry:
         return self.source == "DEFAULT_CONFIG"
 
     def without_effect(self, value: str | None) -> str:
-        """Why this value would do nothing, as the broker's documentation says; empty where it does what it says, and
-        where no documentation was asked for (`describe_configs(..., documentation=True)`)."""
+        """Reason why this value would have no effect, from the broker's documentation; "" if it has one, or if no
+        documentation was requested (`describe_configs(..., documentation=True)`)."""
         return without_effect(self.documentation, value)
 
 
 class ConfigResource(NamedTuple):
-    """What a setting belongs to: `kind` is "topic", "broker", "broker-logger" (the loggers of a broker, and their
-    levels), "client-metrics" (a subscription to what clients measure) or "group"; a broker's empty name means every
-    broker."""
+    """Owner of settings. `kind` is "topic", "broker", "broker-logger" (log levels of a broker), "client-metrics" (a
+    subscription to client metrics) or "group". An empty name of a broker means all brokers."""
 
     kind: str
     name: str
@@ -227,7 +227,8 @@ class ConfigChange:
 
 
 class Election(NamedTuple):
-    """What became of one partition in `Admin.elect_leaders`: `message` tells what it did, or would do, and cost."""
+    """Outcome of one partition in `Admin.elect_leaders`. `message` tells what was done, or would be, and which records
+    it cost."""
 
     topic: str
     partition: int
@@ -241,8 +242,8 @@ class Election(NamedTuple):
 
 
 class MoveOutcome(NamedTuple):
-    """What became of one partition in `Admin.alter_partition_reassignments`: `error` NONE: its move is under way, over
-    or cancelled."""
+    """Outcome of one partition in `Admin.alter_partition_reassignments`. `error` NONE: the move is in progress,
+    finished or cancelled."""
 
     topic: str
     partition: int
@@ -324,7 +325,7 @@ class TransactionListing(NamedTuple):
 
 
 class FencedProducer(NamedTuple):
-    """What a transactional id has once its producer is fenced; nobody writes as that."""
+    """State of a transactional id after its producer was fenced. No producer writes with this id and epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -360,7 +361,7 @@ class GroupListing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group and what it has."""
+    """A member of a group, with its assignment."""
 
     member_id: str
     instance_id: str | None
@@ -427,7 +428,7 @@ class ScramChange:
 
 
 class EpochEnd(NamedTuple):
-    """Where the log of the largest epoch up to the one asked for ends; -1, -1 when it has none."""
+    """End offset of the largest leader epoch that is not above the one asked for; -1, -1 if there is none."""
 
     leader_epoch: int
     end_offset: int

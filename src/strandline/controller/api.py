@@ -39,7 +39,7 @@ from strandline.proto.tier import AdoptedTier
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAssignment:
-    """Where one partition's replicas shall be; the first is the preferred leader."""
+    """Replicas of one partition; the first is the preferred leader."""
 
     partition: Annotated[int, Int32(1)]
     replicas: Annotated[tuple[NodeId, ...], Int32(2)]
@@ -121,7 +121,7 @@ class DeleteTopicsRequest:
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """What became of one topic; name and id are both filled where they are known."""
+    """Outcome of one topic. Name and id are both set if they are known."""
 
     name: Annotated[str, 1]
     topic_id: Annotated[TopicId, 2]
@@ -196,7 +196,7 @@ class AlterConfigsRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResourceOutcome:
-    """What became of one resource."""
+    """Outcome of one resource."""
 
     resource_type: Annotated[ResourceType, 1]
     resource_name: Annotated[str, 2]
@@ -230,7 +230,8 @@ class DeleteAclsRequest:
 
 @dataclass(frozen=True, slots=True)
 class AclOutcome:
-    """What became of one entry, or of one filter; `bindings` are those that the filter found, removed now."""
+    """Outcome of one ACL entry, or of one filter. `bindings` are those that the filter matched and that are now
+    removed."""
 
     error: Annotated[ErrorCode, 1]
     message: Annotated[str, 2] = ""
@@ -305,7 +306,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ElectionOutcome:
-    """What became of one partition; `leader` is the new one, `unclean` whether committed records may be gone."""
+    """Outcome of one partition's election. `leader` is the new leader; `unclean`: committed records may be lost."""
 
     topic: Annotated[str, 1]
     partition: Annotated[int, Int32(2)]

@@ -98,12 +98,12 @@ class SupportedFeature:
 
 
 def told(supported: Supported) -> tuple[SupportedFeature, ...]:
-    """What a node tells of the levels that its build knows."""
+    """Encode the feature levels that a node's build supports."""
     return tuple(SupportedFeature(name, known.first, known.last) for name, known in sorted(supported.items()))
 
 
 def heard(features: tuple[SupportedFeature, ...]) -> Supported:
-    """What a node has told; a build from before there were levels tells nothing."""
+    """Decode the feature levels that a node's build supports. A build from before feature levels sends none."""
     return supported_by((one.name, one.first, one.last) for one in features)
 
 

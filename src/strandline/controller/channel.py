@@ -18,7 +18,7 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 DEFAULT_TIMEOUT_MS = 30_000.0
-"""How long a call looks for an active controller and its answer (Kafka's request.timeout.ms)."""
+"""Milliseconds for which a call looks for the active controller and its answer (Kafka's request.timeout.ms)."""
 
 ATTEMPT_TIMEOUT_MS = 2_000.0
 """The first attempt at one controller: silent longer than this, it may have lost its leadership without our seeing it.
@@ -31,7 +31,8 @@ BACKOFF_MS = (10.0, 100.0)
 """First and longest pause between attempts; a change of the quorum's leader ends a pause at once."""
 
 HEARD_WITHIN_MS = 500.0
-"""How long the answer to a client waits until this broker has heard of the change itself: milliseconds, as a rule."""
+"""Maximum milliseconds that an answer to a client waits until this broker has applied the change itself, which usually
+takes milliseconds."""
 
 
 class ControllerChannel:
@@ -59,7 +60,7 @@ class ControllerChannel:
             self._leader_moved = None
 
     def active_endpoint(self) -> Endpoint | None:
-        """Where the active controller is, as far as this node knows."""
+        """Endpoint of the active controller, as far as this node knows; else None."""
         leader = self._quorum.leader_and_epoch.leader_id
         return None if leader is None else self._quorum.endpoint_of(leader)
 
@@ -125,7 +126,7 @@ class ControllerChannel:
             pause_ms = min(pause_ms * 2, BACKOFF_MS[1])
 
     def _why_leaderless(self) -> str:
-        """No controller is known to lead: none could be reached, mostly."""
+        """Reason why no active controller is known, as a sentence: mostly, none could be reached."""
         unreached = sorted(self._quorum.unreached.items())
         reasons = [f"controller {node} at {words}" if node >= 0 else f"some at {words}" for node, words in unreached]
         if not reasons:

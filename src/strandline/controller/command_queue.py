@@ -1,7 +1,8 @@
-"""Commands of the active controller: in order, many to one append, answered once they are committed (rule A13).
+"""Queue of the active controller's commands: they run in order, share appends, and are answered once their records
+are committed (rule A13).
 
-A command's records are replayed before they are appended, from the very bytes that would be (rule A16, schedule 61):
-what cannot be replayed is refused to the caller and changes nothing.
+A command's records are replayed before they are appended, from the bytes that would be appended (rule A16, schedule
+61). A command whose records cannot be replayed is refused and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ MAX_BATCH_BYTES = 1024 * 1024
 """Commands of one loop turn share a batch up to about this size; one command's records are never split."""
 
 _RECORD_OVERHEAD_BYTES = 32
-"""What a batch adds to each record's bytes, at most."""
+"""Maximum bytes that a batch adds to each record."""
 
 _NOT_YET = 2**63
-"""Beyond every offset."""
+"""Offset greater than every real one: the command has not run yet."""
 
 Command = Callable[[MachineState, int], Result[T]]
 """A command: (state, offset that its first record would have) -> result; raises KafkaError to refuse."""
@@ -61,7 +62,7 @@ class _Deferred(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Replayed:
-    """A command's records that stood the test: their bytes, and what they change."""
+    """A command's records after a successful replay: their bytes, and the change that they make to the image."""
 
     encoded: list[bytes]
     size: int
@@ -80,15 +81,14 @@ class CommandQueue:
     """Runs commands on the working image, appends their records, and answers once these are committed.
 
     Commands that arrive in one turn of the loop run in order of arrival in the next turn, and share one append. A
-    refusal, too, waits for what was appended before it: it may rest on records that are not committed yet. A command
-    that changes very much runs in several turns, with others between them (rule A39); the reply of its last run counts.
+    refusal also waits until the records before it are committed, because it may depend on them. A command with many
+    changes runs in several turns, with other commands between them (rule A39); its caller gets the last turn's reply.
 
     Invariants:
-    - the working image is what replaying the log and the open batch gives; a record that the replay refuses is in
-      neither.
+    - the working image equals a replay of the log and the open batch; a record that cannot be replayed is in neither.
 
-    `begin` gives it a state to work on (this node has become the active controller), `end` takes it away: whatever is
-    not answered by then fails with NOT_CONTROLLER, whether its records will be committed or not.
+    `begin` gives the queue a state to work on when this node becomes the active controller. `end` takes it away: each
+    command without an answer fails with NOT_CONTROLLER, even if its records are committed later.
     """
 
     def __init__(self, quorum: QuorumLog, on_lost: Callable[[], None], on_fatal: Callable[[FatalError], None]) -> None:
@@ -105,7 +105,7 @@ class CommandQueue:
         self._batch: list[bytes] = []
         self._batch_bytes = 0
         self.decided: Callable[[MachineState, Sequence[MetadataRecord]], None] = lambda _state, _records: None
-        """Called with the records of each command, right before the working image takes them in."""
+        """Called with the records of each command right before they are applied to the working image."""
         self.before_turn: Callable[[], None] = lambda: None
         self.after_turn: Callable[[], None] = lambda: None
 
@@ -115,13 +115,13 @@ class CommandQueue:
         return self._state
 
     def begin(self, state: MachineState, epoch: int) -> None:
-        """This node is the active controller of `epoch`; `state` stands on the committed image."""
+        """Start as the active controller of `epoch`, with a `state` built on the committed image."""
         self._state = state  # rule A13/working-image-outlives-the-leadership/2
         self._epoch = epoch
         self._committed = state.image.offset
 
     def end(self) -> None:
-        """Stop being the active controller: drop the state, and fail what is unanswered."""
+        """Stop being the active controller: drop the state, and fail every command without an answer."""
         self._state = None  # rule A13/working-image-outlives-the-leadership
         self._epoch = -1
         commands, self._commands, self._unfinished = [*self._commands, *self._unfinished], deque(), []
@@ -132,7 +132,7 @@ class CommandQueue:
             _fail(answer.future)
 
     def submit(self, command: Command[T]) -> asyncio.Future[T]:
-        """Queue a command; the future gives its reply, or KafkaError."""
+        """Queue a command. The future yields its reply, or raises KafkaError."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._state is None:
             future.set_exception(not_controller())
@@ -142,23 +142,23 @@ class CommandQueue:
         return future
 
     def schedule(self) -> None:
-        """Run a turn soon even if no command comes."""
+        """Run a turn soon, even if no command arrives."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     def committed(self, offset: int) -> None:
-        """Everything up to `offset` is committed: answer what waited for it."""
+        """Answer the commands that waited for `offset`: everything up to it is now committed."""
         self._committed = offset
         while self._deferred and self._deferred[0].offset <= offset:
             self._deferred.popleft().resolve()
 
     def run_now(self, command: Command[T], progress: Progress | None = None) -> T:
-        """Run a command of the controller's own inside a turn; no caller waits for its commit. Where its `progress` is
-        not finished then, another turn follows soon.
+        """Run a command of the controller itself inside a turn; no caller waits for its commit. If `progress` is not
+        finished afterwards, another turn follows soon.
 
         Raises:
-            KafkaError: its records cannot be replayed; nothing was changed.
+            KafkaError: the command's records cannot be replayed; nothing was changed.
         """
         state = self._active()
         progress = Progress() if progress is None else progress
@@ -192,7 +192,7 @@ class CommandQueue:
             self._on_lost()
             return
         except Exception as error:
-            # The working image and the log may have parted: nothing may be decided on it any more.
+            # The working image and the log may differ now, so that no further decision may rest on the image.
             self._on_lost()
             self._on_fatal(error if isinstance(error, FatalError) else FatalError(f"The controller failed: {error!r}"))
             return
@@ -203,7 +203,7 @@ class CommandQueue:
         state = self._active()
         if future.done() and progress.steps == 0:
             return
-        # Known to `end` before anything can go wrong, so that no caller is left without an answer.
+        # Registered before anything can go wrong: `end` then fails this command too, and no caller waits for ever.
         answer: _Deferred[Any] = _Deferred(future)
         self._deferred.append(answer)
         replayed = _NOTHING
@@ -233,10 +233,11 @@ class CommandQueue:
         return self._state
 
     def _replayed(self, state: MachineState, records: list[MetadataRecord]) -> _Replayed:
-        """The records as bytes, and the change that reading these bytes back makes to the working image.
+        """Encode the records, and replay the encoded bytes on the working image.
 
         Raises:
-            KafkaError: UNKNOWN_SERVER_ERROR, they cannot be replayed; RECORD_LIST_TOO_LARGE, no batch may hold them.
+            KafkaError: UNKNOWN_SERVER_ERROR if the records cannot be replayed; RECORD_LIST_TOO_LARGE if they exceed the
+                greatest batch.
         """
         if not records:
             return _NOTHING

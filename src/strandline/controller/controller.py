@@ -43,7 +43,8 @@ STALL_MS = 250.0
 """A timer that is this late was held up by a stopped process or machine, not by work: a turn takes milliseconds."""
 
 HOLD_OFF_MS = 1_000.0
-"""How long the controller's own commands rest after the replay refused one: no loop of refusals."""
+"""Milliseconds for which the controller's own commands pause after a replay refused one, so that refusals do not
+loop."""
 
 
 class ControllerConfig(Settings, scope=Scope.NODE):
@@ -293,7 +294,7 @@ class Controller:
         return await operation.carry_out(self, request)
 
     async def survey(self) -> Survey:
-        """What the builds of all brokers and voters can do, as they say now."""
+        """Ask all brokers and voters which feature levels their builds support."""
         image = self._publisher.image if self.working_image is None else self.working_image
         voters = {voter.node_id: self._quorum.endpoint_of(voter.node_id) for voter in self._quorum.describe().voters}
         nodes = {node_id: endpoint for node_id, endpoint in voters.items() if endpoint is not None}

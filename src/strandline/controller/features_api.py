@@ -1,4 +1,4 @@
-"""What is asked of the active controller about levels of features (KIP-584); see `strandline.controller.api`."""
+"""Requests to the active controller about feature levels (KIP-584); see `strandline.controller.api`."""
 
 from __future__ import annotations
 

@@ -90,11 +90,11 @@ class MetadataDirectory:
         self._snapshots = SnapshotStore(disk, self.directory)
         self._segments = sorted(name for name in disk.listdir(self.directory) if name.endswith(LOG_SUFFIX))
         self.problems: list[Flaw] = []
-        """What was not readable, of the files that were read so far."""
+        """Files that could not be read so far."""
 
     @property
     def snapshots(self) -> tuple[OffsetAndEpoch, ...]:
-        """By their ends, oldest first."""
+        """Snapshots, sorted by the offset at which they end."""
         return tuple(self._snapshots.ids)
 
     @property
@@ -152,7 +152,7 @@ class MetadataDirectory:
         return load_image(self.cluster_id, decode_records(content.records), snapshot.offset, snapshot.epoch)
 
     def voters(self, at: int | None = None) -> tuple[ReplicaKey, ...] | None:
-        """Who votes at an offset, or at the end; None where the directory does not say."""
+        """Voters at an offset, or at the end of the log; None if the directory does not contain them."""
         said: VotersChange | None = None
         for one in self.snapshots:
             if at is None or one.offset - 1 <= at:
@@ -260,7 +260,7 @@ _DAMAGED = (
 
 
 def _replayed(image: MetadataImage, batch: Batch) -> tuple[list[MetadataRecord], MetadataImage]:
-    """Raises FatalError."""
+    """Apply a batch to an image. Raises FatalError if a record does not fit it."""
     records = [decode_record(data) for data in batch.records]
     delta = MetadataDelta(image)
     delta.apply_all(records)

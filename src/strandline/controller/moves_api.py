@@ -1,4 +1,4 @@
-"""What is asked of the active controller about moves of partitions (KIP-455); see `strandline.controller.api`."""
+"""Requests to the active controller about moves of partitions (KIP-455); see `strandline.controller.api`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AlterReassignmentsRequest:
 
 @dataclass(frozen=True, slots=True)
 class MoveOutcome:
-    """What became of one partition: its move is under way, over or cancelled."""
+    """Outcome of one partition: its move is in progress, finished or cancelled."""
 
     topic: Annotated[str, 1]
     partition: Annotated[int, Int32(2)]

@@ -49,12 +49,12 @@ Moment = ParamSpec("Moment")
 SERVICE = "/strandline.v1.Controller/"
 
 MOMENT = ("next_offset", "now_ms")
-"""What a deciding function may ask for behind state and request: the offset that its first record would have, and the
-monotonic time."""
+"""Further arguments that a deciding function may have: the offset that its first record would get, and the monotonic
+time in milliseconds."""
 
 
 class ActiveController(Protocol):
-    """What operations are carried out with."""
+    """What an operation needs of the active controller."""
 
     @property
     def quorum(self) -> QuorumLog: ...
@@ -66,7 +66,7 @@ class ActiveController(Protocol):
         """Run it in its turn; the reply comes once what it rests on is committed."""
 
     async def survey(self) -> Survey:
-        """What the builds of all brokers and voters can do, as they say now."""
+        """Ask all brokers and voters which feature levels their builds support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Operation(Generic[Request, Reply]):
 
     @property
     def name(self) -> str:
-        """As the method is called."""
+        """Name of the operation's RPC method."""
         return self.method.name
 
 
@@ -205,5 +205,5 @@ ALTER_SCRAM = machine_operation("AlterScramCredentials", scram.alter_scram_crede
 ALTER_QUOTAS = machine_operation("AlterClientQuotas", quotas.alter_client_quotas, heard=True)
 UPDATE_FEATURES = surveyed_operation("UpdateFeatures", features.update_features, heard=True)
 ALTER_TIERS = machine_operation("AlterTiers", tiers.alter_tiers, own=True)
-"""As ALTER_PARTITION."""
+"""Operation AlterTiers; sent by leaders, as ALTER_PARTITION is."""
 DESCRIBE_REPLICAS = machine_operation("DescribeReplicas", elections.describe_replicas)

@@ -1,4 +1,4 @@
-"""What is asked of the active controller about quotas of clients (KIP-546); see `strandline.controller.api`."""
+"""Requests to the active controller about client quotas (KIP-546); see `strandline.controller.api`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AlterQuotasRequest:
 
 @dataclass(frozen=True, slots=True)
 class QuotaOutcome:
-    """What became of one alteration."""
+    """Outcome of one alteration."""
 
     error: Annotated[ErrorCode, 1]
     message: Annotated[str, 2] = ""

@@ -1,4 +1,4 @@
-"""What the builds of all nodes can do, asked of the nodes themselves: brokers and voters alike."""
+"""Survey of the feature levels that the builds of all brokers and voters support, by asking the nodes themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.proto.messages.method import call
 from strandline.proto.ports import Rpc, RpcError
 
 TIMEOUT_MS = 1_000.0
-"""How long an answer is waited for."""
+"""Milliseconds to wait for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class NodeAnswer:
 
 
 Survey = Mapping[NodeId, NodeAnswer | str]
-"""By node: its answer, or why there is none."""
+"""Node id -> its answer, or the reason why there is none."""
 
 
 async def survey(rpc: Rpc, nodes: Mapping[NodeId, Endpoint]) -> Survey:

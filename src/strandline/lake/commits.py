@@ -94,12 +94,12 @@ class Commit:
     """Tells a commit that was put twice, because the first answer was lost, from another writer's."""
 
     def to_json(self) -> bytes:
-        """As it lies in the lake."""
+        """Encode the commit as it is stored in the lake."""
         return json.dumps(vars(self)).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """As it was written, by an older version perhaps."""
+        """Decode a stored commit, also one from an older version."""
         document = read_json(data)
         document["ranges"] = {
             topic: {int(number): (span[0], span[1]) for number, span in parts.items()}
@@ -120,7 +120,7 @@ class Commit:
 
 @dataclass
 class State:
-    """What all commits together say."""
+    """State of the lake after all commits."""
 
     next_number: int = 0
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -214,14 +214,14 @@ class State:
         self.bad.update(commit.bad)
 
     def to_json(self) -> bytes:
-        """As a state file has it."""
+        """Encode the state as it is stored in a state file."""
         ends = [[topic, number, end] for (topic, number), end in self.ends.items()]
         epochs = [[topic, number, epoch] for (topic, number), epoch in self.epochs.items()]
         return json.dumps({**vars(self), "ends": ends, "epochs": epochs}).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """As it was written."""
+        """Decode a stored state."""
         document = read_json(data)
         ends = {(topic, number): end for topic, number, end in document["ends"]}
         epochs = {(topic, number): epoch for topic, number, epoch in document.get("epochs", ())}
@@ -354,7 +354,7 @@ class Lake:
 
 
 def topic_spans(spans: Mapping[tuple[str, int], Any]) -> dict[str, dict[int, Any]]:
-    """By topic, then by partition."""
+    """Spans grouped by topic, then by partition."""
     found: dict[str, dict[int, Any]] = {}
     for (topic, partition), span in sorted(spans.items()):
         found.setdefault(topic, {})[partition] = span

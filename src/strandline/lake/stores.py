@@ -63,10 +63,10 @@ class Writing:
         self.size_bytes += len(data)
 
     def flush(self) -> None:
-        """Nothing to do before the end."""
+        """Do nothing: data is written only at the end."""
 
     def close(self) -> None:
-        """Nothing: an error must not make a half file appear."""
+        """Drop the data: after an error no incomplete file may appear."""
 
 
 class LakeStore:

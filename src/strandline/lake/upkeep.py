@@ -97,7 +97,8 @@ def vacuum(lake: Lake, older_than_ms: int = 0, *, dry_run: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `verify` has found. `wrong`: sentences; `leftovers`: files that no commit names, which nobody reads."""
+    """Result of `verify`. `wrong`: one sentence for each problem; `leftovers`: files that no commit names, which no
+    reader uses."""
 
     state: State
     wrong: list[str] = field(default_factory=list)

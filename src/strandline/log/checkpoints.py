@@ -306,7 +306,7 @@ def encode_partition_metadata(topic_id: TopicId) -> bytes:
 
 
 def decode_partition_metadata(path: str, data: bytes) -> TopicId:
-    """Raises CorruptLogError."""
+    """Decode partition.metadata. Raises CorruptLogError."""
     values = decode_properties(data)
     try:
         if values["version"] != str(_VERSION):

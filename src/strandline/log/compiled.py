@@ -1,4 +1,4 @@
-"""The compiled parts of an installation, and what is said where they are not there: their twins in Python do the same
+"""List of the compiled modules, and a check which of them an installation lacks. Python versions of them do the same
 work more slowly (docs/benchmarks.md, "Without the compiled parts")."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from importlib import import_module
 
 OF_CLIENTS = ("strandline.log._records", "strandline.client._open_batches")
 PARTS = (*OF_CLIENTS, "strandline.log._offsets", "strandline.log._sync")
-"""Names of the compiled modules: some lie in packages above this one."""
+"""Names of the compiled modules. Some belong to packages above this one in the layering."""
 
 CONSEQUENCE = (
     "Python does what is written in C: small records cost about twice the CPU, and are read at a third of the rate"
@@ -20,13 +20,13 @@ REMEDY = (
 
 
 def missing(parts: Iterable[str] = PARTS) -> dict[str, str]:
-    """Each part that this installation lacks, and why."""
+    """Name -> reason, for each compiled module that this installation lacks."""
     lacking: dict[str, str] = {}
     for name in parts:
         try:
             import_module(name)
         except ModuleNotFoundError:
             lacking[name] = "there was no compiler at the installation"
-        except ImportError as error:  # of another Python, or of another C library
+        except ImportError as error:  # also if it was compiled for another Python or C library
             lacking[name] = str(error)
     return lacking

@@ -55,8 +55,8 @@ _LZ4_LEVELS = (3, 12)
 
 
 _ZSTD_SIZE_MAX = 8 << 20
-"""Longer data are packed with the tables of so many bytes: at zstd's highest level those of 32 MiB take 385 MB, and
-these 130."""
+"""Bytes of input above which zstd's tables are limited to this size. At zstd's highest level, tables for 32 MiB take
+385 MB, and these 130 MB."""
 
 
 def compress(codec: Codec, data: _Bytes, level: int | None = None) -> bytes:

@@ -20,8 +20,8 @@ memory a few times over. (Kafka sets no bound but the socket's, RabbitMQ allows 
 
 
 UNPACKED_FACTOR = 32
-"""A client's batch may unpack to so many times max.message.bytes. Clients close a batch by its size before compression,
-so that honest ones stay far below; what is larger would only cost the broker time and memory."""
+"""Maximum ratio of a client's unpacked batch to max.message.bytes. Clients close a batch by its size before
+compression, so that honest ones stay far below; a larger batch would only cost the broker time and memory."""
 
 
 class StoredCodec(NamedTuple):
@@ -53,7 +53,7 @@ class LogConfig:
     own, so that not all partitions begin one at once."""
 
     index_interval_bytes: int = 4096
-    """`index.interval.bytes`: one index entry for about so many bytes of log."""
+    """`index.interval.bytes`: approximate bytes of log for each index entry."""
 
     segment_index_bytes: int = 10 << 20
     """`segment.index.bytes`: a segment is also closed when its offset index is full."""
@@ -111,10 +111,10 @@ class LogConfig:
     """
 
     file_delete_delay_ms: int = 60000
-    """`file.delete.delay.ms`: deleted segments stay on disk so long, for readers that still hold them."""
+    """`file.delete.delay.ms`: milliseconds that deleted segments stay on disk, for readers that still use them."""
 
     producer_id_expiration_ms: int = 24 * 3600 * 1000
-    """`producer.id.expiration.ms`: a producer that has not appended for so long is forgotten."""
+    """`producer.id.expiration.ms`: milliseconds after its last append at which a producer is forgotten."""
 
     @property
     def log_append_time(self) -> bool:

@@ -86,7 +86,7 @@ class Disk(Protocol):
 
     @property
     def sync_thread(self) -> str:
-        """What carries out small group syncs, for people: `compiled`, `python` or `simulated`."""
+        """Implementation of small group syncs, for display: `compiled`, `python` or `simulated`."""
 
     def lock(self, path: str) -> DirectoryLock:
         """Take the directory at `path` for this process, before anything in it is read: two processes in one directory
@@ -124,7 +124,7 @@ class Disk(Protocol):
         """Size of the file system that holds `path`."""
 
     def modified_ms(self, path: str) -> int:
-        """When the file was last written to, in wall time as it was then. Raises FileNotFoundError."""
+        """Wall time in milliseconds of the last write to the file. Raises FileNotFoundError."""
 
     def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """As `sync`, blocking: for small files at rare moments (votes, checkpoints), and at start and stop."""

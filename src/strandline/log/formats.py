@@ -1,16 +1,16 @@
-"""Formats of the files in a node's directories: one table, and who refuses a file of a newer build.
+"""Formats of the files in a node's directories, and a check that refuses files of a newer build.
 
-A build reads every format of the builds before it. One that came later it would take for damage, and do what helps
-against damage: build the file anew, count logs as lost. So the files are looked at before anything is changed, names
-included, and a newer one ends the start (rule B35).
+A build reads every format of earlier builds. It would take a later format for damage, and repair it: rebuild the file,
+or count logs as lost. So all files are checked before anything is changed, even names, and a file with a newer format
+ends the start (rule B35).
 
-Bits rot, and a version is a digit or two: a newer version counts only where a checksum bears it out. So there is one
-head for every format that is to come, whatever the file: the line `strandline VERSION RELEASE CRC32C`, with a checksum
-of the version, the release and all that follows the line (`sealed`). What stands today has no head. That is version 0,
-but for files with a version under a checksum of their own, which counts too.
+A version is a digit or two, which a disk error can change. So a newer version counts only if a checksum confirms it.
+Every future format starts with the line `strandline VERSION RELEASE CRC32C`, a header whose checksum covers the
+version, the release and the rest of the file (`sealed`). A file without this header has version 0, unless it has a
+version under a checksum of its own.
 
-A file that cannot say it is guarded by one that can: a build that writes a newer format of it raises that one's version
-before.
+A file that cannot hold a version has a guard, i.e. another file whose version counts for both. A build that writes a
+newer format of the file first raises the guard's version.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ _HEAD = re.compile(rb"strandline (\d{1,9}) ([0-9.]{1,32}) (\d{1,10})\n")
 
 
 class FileVersion(NamedTuple):
-    """Version of a file, and the first release that knows it; empty: the file does not say which."""
+    """Version of a file, and the first release that can read it; "" if the file does not name the release."""
 
     version: int
     release: str = ""
 
 
 def sealed(version: int, release: str, body: bytes) -> bytes:
-    """A file of a version that came after its first one. `release`: the first that knows it."""
+    """Content of a file with the header of a later version. `release`: the first release that can read it."""
     said = b"%d %s" % (version, release.encode())
     return b"strandline %s %d\n%s" % (said, crc32c(said + b"\n" + body), body)
 
 
 def unsealed(data: bytes) -> tuple[FileVersion, bytes]:
-    """What `sealed` was given; of a file without that head, or damaged, version 0 and all its bytes."""
+    """Split the content of a file into (version, body). A file without a valid header has version 0, and its whole
+    content is the body."""
     head = _HEAD.match(data)
     if head is None:
         return FileVersion(0), data
@@ -59,31 +60,31 @@ def unsealed(data: bytes) -> tuple[FileVersion, bytes]:
 
 
 def _in_nothing(_: bytes) -> int:
-    """The first format has no number, or none that a checksum covers."""
+    """Version 0: the file's first format has no version, or none that is covered by a checksum."""
     return 0
 
 
 def _in_properties(data: bytes) -> int:
-    """The `version` of Kafka's properties under our checksum (`with_checksum`)."""
+    """Version in a properties file, if its checksum is correct (`with_checksum`)."""
     check_checksum(data)
     return int(decode_properties(data)["version"]) if b"#crc32c=" in data else 0
 
 
 def _in_quorum_state(data: bytes) -> int:
-    """The `data_version` of Kafka's QuorumStateData, with our checksum among the fields."""
+    """Version (`data_version`) in a file of Kafka's QuorumStateData, if our checksum field is correct."""
     fields = read_json(data)
     whole = fields.pop("crc") == crc32c(json.dumps(fields, separators=(",", ":")).encode())
     return int(fields["data_version"]) if whole else 0
 
 
 class Format(NamedTuple):
-    """One kind of file.
+    """Format of one kind of file.
 
     Attributes:
-        name: in the directory, as docs/storage.md has it; `T-P`: the directory of any partition.
-        version: the newest that this build reads, and writes.
-        stands_in: reads the version of a file without the head of `sealed`, as far as a checksum bears it out.
-        guard: the file whose version stands for this one's, where its own bytes cannot.
+        name: path in the data directory, as in docs/storage.md; `T-P` stands for the directory of any partition.
+        version: newest version that this build reads, and the one that it writes.
+        stands_in: reads the version of a file without the header; 0 if no checksum confirms one.
+        guard: name of the guard, for a file that cannot hold a version; "" if it can.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Format(NamedTuple):
     guard: str = ""
 
     def told(self, data: bytes) -> FileVersion:
-        """Version of a file of this kind."""
+        """Version of a file of this kind, from its content."""
         told, _ = unsealed(data)
         if told.version:
             return told
@@ -144,18 +145,18 @@ FORMATS = (
     Format("T-P/*.txnindex", guard=_PARTITION),
     Format("T-P/*.snapshot", 1, guard=_PARTITION),
 )
-"""Every file that a node writes into its directories. Whoever adds one adds a row; a newer form raises its version."""
+"""All files that a node writes into its directories. A new file needs a new row; a new format a higher version."""
 
 _BY_NAME = {one.name: one for one in FORMATS if not one.guard}
 
 
 def take_directory(disk: Disk, path: str) -> DirectoryLock:
-    """Lock a directory for this process, which is about to change it, unless it holds a file of a newer build.
+    """Lock a directory for this process, before it changes anything in it.
 
     Raises:
-        ConfigError: it does; nothing has changed.
-        DirectoryInUse: another process has it.
-        DiskError: it cannot be locked or read.
+        ConfigError: the directory has a file of a newer build; nothing was changed.
+        DirectoryInUse: another process has locked the directory.
+        DiskError: the directory cannot be locked or read.
     """
     lock = disk.lock(path)
     try:
@@ -167,17 +168,18 @@ def take_directory(disk: Disk, path: str) -> DirectoryLock:
 
 
 def refuse_newer(disk: Disk, path: str) -> None:
-    """Look at the files of a directory, also at those that a start has moved away (`rewriting`).
+    """Check that no file of a directory has a newer format, including files moved away by an earlier start
+    (`rewriting`).
 
     Raises:
-        ConfigError: one of them is of a newer build.
+        ConfigError: a file has a newer format.
         DiskError: the directory cannot be listed.
     """
     for file, one in _files(disk, path):
         try:
             told = one.told(read_file(disk, f"{path}/{file}"))
         except (DiskError, FileNotFoundError):
-            continue  # it is not there; or whoever needs it meets the same, and knows what to do
+            continue  # the file does not exist, or cannot be read: the code that needs it reports that
         if told.version > one.version:
             install = f"Strandline {told.release} or newer" if told.release else "the build that wrote it"
             expected = (
@@ -188,7 +190,7 @@ def refuse_newer(disk: Disk, path: str) -> None:
 
 
 def _files(disk: Disk, path: str) -> Iterator[tuple[str, Format]]:
-    """Files that say their own version, if they are there, and what is known of each."""
+    """(path, format) of each file in the directory that may hold a version."""
     for name in disk.listdir(path):
         here = name.removesuffix(AWAY)  # rule B35/what-was-moved-away-is-not-looked-at
         if here in _BY_NAME:
@@ -202,7 +204,7 @@ def _files(disk: Disk, path: str) -> Iterator[tuple[str, Format]]:
 
 
 def format_of(file: str) -> Format | None:
-    """The row of a file, by its path in the directory; None: no node writes it."""
+    """Format of a file, by its path in the directory; None if no node writes such a file."""
     directory, _, name = file.rpartition("/")
     kinds = (directory, "T-P") if directory and directory != METADATA_DIRECTORY else (directory,)
     names = [f"{kind}/{name}".lstrip("/") for kind in kinds]

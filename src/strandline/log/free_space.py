@@ -17,10 +17,9 @@ ENOUGH_FACTOR = 2
 HOLD_MS = 1_000.0
 """Milliseconds that space has to last before it counts."""
 HOLD_MS_MAX = 16_000.0
-"""Longest hold, after the disk was full again and again: an election in so long is little, and the space may be
-needed."""
+"""Maximum milliseconds of a hold, after the disk was full repeatedly."""
 CALM_MS = 60_000.0
-"""A disk that has had space for so long begins anew at `HOLD_MS`."""
+"""Milliseconds with free space after which the next hold is `HOLD_MS` again."""
 
 
 def reserve_of(reserve_bytes: int, total_bytes: int) -> int:
@@ -41,7 +40,7 @@ class FreeSpace:
         self.reserve_bytes = reserve_bytes
         """May change; counts from the next look on."""
         self.full = False
-        """No write should be expected to succeed."""
+        """True while writes are expected to fail."""
         self._hold_ms = HOLD_MS
         self._enough_since_ms: float | None = None
         self._back_ms = float("-inf")

@@ -140,7 +140,8 @@ class FutureLog:
         return new
 
     def drop(self) -> str:
-        """Nothing comes of it: close it, and give it a name that counts for nothing; that name. Raises DiskError."""
+        """Give up the copy: close it, and rename it to a name that no start uses. Returns that name. Raises
+        DiskError."""
         self.log.close_files()
         aside = f"{self.log_dir.path}/{self._name}"
         if self.directory != aside:

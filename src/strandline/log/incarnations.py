@@ -1,4 +1,4 @@
-"""Which processes, and in which boots of the machine, have used a log directory; and the mark of a clean stop."""
+"""List of the processes, and the boots of the machine, that have used a log directory; and the mark of a clean stop."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ class Boots:
 
     @property
     def fresh(self) -> bool:
-        """No process of this boot has used the directory: what is read comes from the disk. False where the system
-        does not tell its boots apart."""
+        """True if no earlier process of this boot has used the directory, so that what is read comes from the disk.
+        False if the system does not distinguish its boots."""
         return bool(self._now and self._used) and self._now != self._used  # rule A9/every-boot-is-fresh
 
     @property

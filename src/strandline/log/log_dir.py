@@ -137,7 +137,7 @@ class LogDir:
         self.on_fatal: Report = _raise
         """Told of what nobody foresaw, after which nothing here can be relied on."""
         self.fresh_boot = False
-        """No process of this boot has used the directory before: what was read is on the disk."""
+        """True if no earlier process of this boot has used the directory, so that what was read is on the disk."""
         self.full = False
         """Whether its disk has no free space, as the one that watches it has said: no replica is placed here."""
         self.on_full: Callable[[], None] = lambda: None

@@ -51,7 +51,7 @@ class KnownDirectory(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a replica lies: by the directory's id, for a new disk on the same path is another directory."""
+    """Directory of a replica, by the directory's id: a new disk under the same path is another directory."""
 
     topic_id: TopicId
     directory_id: UUID
@@ -86,7 +86,7 @@ class ReplicaDirectories:
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        """Raises CorruptLogError, DiskError."""
+        """Read the file and its copy. Raises CorruptLogError, DiskError."""
         self._disk = disk
         self._path = f"{directory}/{FILE_NAME}"
         self.unwritten = False
@@ -146,7 +146,7 @@ def _noted(lines: list[_Line]) -> _Noted:
 
 
 def _parse(line: str) -> _Line:
-    """Raises ValueError."""
+    """Parse one line. Raises ValueError."""
     kind, *words = line.split(" ", 4 if line.startswith("replica ") else 3)
     if kind == "directory":
         directory_id, incarnation, path = words
@@ -378,7 +378,7 @@ class LogDirs:
         return 0 if log_dir is None else log_dir.high_watermarks.get(tp, 0)
 
     def fail(self, log_dir: LogDir, why: str) -> None:
-        """Nothing in a directory can be relied on any more: its logs are fenced."""
+        """Mark a directory as failed: nothing in it can be relied on any more, and its logs are fenced."""
         mark("directory-offline")
         logger.error("a log directory is offline, and the replicas in it with it", path=log_dir.path, reason=why)
         log_dir.failed = why

@@ -348,7 +348,7 @@ class Unsynced:
 
     @property
     def is_clean(self) -> bool:
-        """Nothing is left to be synced."""
+        """True if everything is synced."""
         return not self._files and not self._directories and not self._epochs_wait
 
     @property
@@ -439,7 +439,7 @@ class Unsynced:
             self._epochs.written = version
 
     def abandon(self) -> None:
-        """Nothing more will be synced: close what was only open for that."""
+        """Give up all further syncs, and close the files that were open only for them."""
         self._in_sync += [file for file, close in self._files.items() if close]
         self._files = {}
         self._directories = {}

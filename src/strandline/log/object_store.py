@@ -558,7 +558,7 @@ class DirectoryStore:
             pass
 
     async def _check_mounted(self, key: str) -> None:
-        """Raises StoreError."""
+        """Check that the directory of the store is mounted. Raises StoreError."""
         if self._marked:
             await self._do(key, self._require_marker)
 

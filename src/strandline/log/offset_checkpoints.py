@@ -104,7 +104,7 @@ class OffsetCheckpoints:
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        """Raises DiskError."""
+        """Read the checkpoints of a directory. Raises DiskError."""
         self._disk = disk
         self._directory = directory
         self._written: dict[str, bytes] = {}

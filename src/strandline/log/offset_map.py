@@ -262,7 +262,7 @@ class _Found(NamedTuple):
 
 
 def _walk(records: Buffer, position: int, count: int, base_offset: int, base_timestamp: int) -> Iterator[_Found]:
-    """Raises ValueError."""
+    """Add the keys of a batch's records. Raises ValueError if one does not parse."""
     data = bytes(records)
     total = len(data)
     if not 0 <= position <= total or not 0 <= count <= (total - position) // RECORD_BYTES_MIN:

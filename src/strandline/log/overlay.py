@@ -243,7 +243,7 @@ class OverlayDisk:
     # ------------------------------------------------------------------ syncs and threads: there is nothing to sync
 
     def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
-        """Nothing is written, so nothing can be lost."""
+        """Do nothing: nothing is written to the disk, so nothing can be lost."""
 
     def sync_dir(self, path: str) -> None:
         """As `sync_now`."""
@@ -377,4 +377,4 @@ class OverlayFile:
 
 class _NoLock:
     def release(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: the lock was never taken."""

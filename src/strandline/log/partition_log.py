@@ -104,7 +104,7 @@ class AppendResult(NamedTuple):
     """The leader's time, where `message.timestamp.type` is LogAppendTime; else -1."""
     log_start_offset: Offset
     duplicate: bool
-    """Nothing was written: these are the offsets of the original."""
+    """True if the batch was a retry and nothing was written; the offsets are those of the original."""
     data: memoryview
     """The bytes as written; valid as long as the buffer that was passed in, of which they need not be a part."""
 
@@ -699,7 +699,8 @@ class PartitionLog(LogReader, LogCutter):
         return None
 
     async def find_cleanable(self, now: Now, limit_offset: int) -> Cleanable:
-        """What compaction would find below `limit_offset` (the last stable offset). Raises KafkaError as `read`."""
+        """Describe the work that compaction would find below `limit_offset` (the last stable offset). Raises KafkaError
+        as `read` does."""
         return await self.cold(lambda pread: find_cleanable(self, now, limit_offset, pread))
 
     # ------------------------------------------------------------------ transactions

@@ -373,7 +373,7 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, first_sequence: int, now_ms: int, *, begins_at_0: bool
     ) -> Verification | None:
-        """See `PartitionLog.begin_verification`."""
+        """Begin the verification of a transaction, see `PartitionLog.begin_verification`."""
         entry = self._entries.get(producer_id)
         if entry is not None and epoch < entry.epoch:
             raise _older_epoch(producer_id, epoch, entry.epoch)
@@ -678,7 +678,8 @@ def _check_follows(header: BatchHeader, current_epoch: int, last_sequence: int) 
 
 
 class Snapshots:
-    """Which snapshots there are. One at S is the state after every record below S; a log cut below S loses it."""
+    """Snapshots of producer state in a log. The one at offset S is the state after every record below S; truncating the
+    log below S removes it."""
 
     __slots__ = ("_directory", "_disk", "_offsets")
 

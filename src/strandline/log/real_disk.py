@@ -56,7 +56,8 @@ OPEN_FILES_MAX = 2048
 """Descriptors kept open; others are opened anew when they are used. Half of a service's common limit of 4096."""
 
 UNLINK_STEP_BYTES = 16 << 20
-"""Large files are cut by so much at a time: unlinking gigabytes at once put 90-140 ms into the tail of syncs."""
+"""Bytes by which a large file is truncated at a time before it is removed: removing gigabytes at once added 90-140 ms
+to the slowest syncs."""
 
 UNLINK_REST_S = 0.025
 """After each cut: syncs of others pay for what was freed before them. Steps of 64 MB without a rest made the p99 of a
@@ -489,7 +490,7 @@ class Descriptors(Protocol):
     waits_for: str
     """The file in a call of which the event loop's thread is, for whoever watches it from outside."""
     calls: int
-    """Which of all such calls that is."""
+    """Number of the call among all of its kind."""
 
     def reopen(self, file: RealFile) -> None:
         """Open again a descriptor that was given up."""
@@ -685,7 +686,7 @@ class RealLock:
 
     @classmethod
     def take(cls, path: str) -> RealLock:
-        """Raises DirectoryInUse, DiskError."""
+        """Lock a directory. Raises DirectoryInUse, DiskError."""
         name = f"{path}/{LOCK_FILE}"
         with as_disk_errors("open the lock of the directory", name):
             try:

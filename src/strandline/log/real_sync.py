@@ -33,8 +33,8 @@ except ImportError:  # there was no compiler at the installation
 P = ParamSpec("P")
 
 SYNC_MANY = 8
-"""Above so many files of one file system, one syncfs is cheaper than fdatasync each (300 files: 5-10 ms against
-230-600 ms)."""
+"""Number of files of one file system above which one syncfs is cheaper than an fdatasync each (300 files: 5-10 ms
+against 230-600 ms)."""
 
 _SYNCFS_REPORTS_SINCE = (5, 8)
 """Before this Linux syncfs returned 0 over pages that could not be written (see syncfs(2)): no use to a log."""

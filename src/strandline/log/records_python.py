@@ -1,4 +1,4 @@
-"""The record codec in pure Python: what the compiled one does where there is no compiler, and the words for both.
+"""Record codec in pure Python, for installations without the compiled one. Its docstrings describe both.
 
 A record is: length, attributes (0), timestamp delta, offset delta, key, value, headers; lengths and deltas are zigzag
 varints, a length of -1 stands for null. All three functions are hot, hence the local names and the one-byte paths.
@@ -39,11 +39,11 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The signed integer at `position` and the position after it.
+    """Decode the zigzag varint at `position`. Returns (value, position after it).
 
     Raises:
-        IndexError: the data end within it.
-        ValueError: it has more than 64 bits.
+        IndexError: the data ends within the varint.
+        ValueError: the value has more than 64 bits.
     """
     rest = 0
     shift = 0
@@ -71,7 +71,7 @@ def append(
     value: Buffer | None,
     headers: Sequence[tuple[str, Buffer | None]],
 ) -> int:
-    """Write one record at the end of `out`; the number of bytes it took."""
+    """Append one record to `out`. Returns its size in bytes."""
     small = _SMALL
     limit = _SMALL_MAX
     body = bytearray(1)
@@ -105,10 +105,10 @@ def _encode_headers(headers: Sequence[tuple[str, Buffer | None]]) -> bytes:
 
 
 def check(data: Buffer, count: int) -> int:
-    """Walk over `count` records, numbered 0, 1, 2...; the position after the last one.
+    """Check that `data` starts with `count` records with the offset deltas 0, 1, 2... Returns the position after them.
 
     Raises:
-        ValueError: one does not parse, or its offset delta is not its number.
+        ValueError: a record does not parse, or has another offset delta.
     """
     records, position = _walk(data, count, 0, 0, None, tuple)
     for number, record in enumerate(records):
@@ -127,12 +127,13 @@ def decode(
     template: tuple[object, ...],
     slots: tuple[int, ...],
 ) -> tuple[list[T], int]:
-    """`count` records as instances of `kind`, and the position after the last one.
+    """Decode `count` records. Returns (records as instances of `kind`, position after the last one).
 
     Args:
-        fixed_timestamp: the time of every record (LogAppendTime), None for their own.
-        kind: a named tuple.
-        template: an instance's items; at `slots` offset, timestamp, key, value and headers take their place.
+        fixed_timestamp: timestamp of every record (LogAppendTime); None to use the records' own.
+        kind: class of the records, a named tuple.
+        template: items of an instance of `kind`.
+        slots: indexes of the items of `template` that offset, timestamp, key, value and headers replace.
 
     Raises:
         ValueError: a record does not parse.
@@ -165,14 +166,15 @@ def columns(
     high: int,
     with_headers: bool,
 ) -> tuple[int, int]:
-    """Append the records with offsets in [low, high) to columns; how many they are, and the position after the last.
+    """Append the records with offsets in [low, high) to columns. Returns (number of records appended, position after
+    the last of the `count` records).
 
     Args:
-        arrays: the buffers of `strandline.log.columns.RecordColumns`, in its order.
+        arrays: the buffers of `strandline.log.columns.RecordColumns`, in the order of its fields.
 
     Raises:
-        ValueError: a record does not parse, whether it is wanted or not; the columns are as they were.
-        OverflowError: a column would have more than 2 GB.
+        ValueError: a record does not parse, inside or outside of the range; the columns are unchanged.
+        OverflowError: a column would exceed 2 GB.
     """
     walked, position = _walk(data, count, base_offset, base_timestamp, fixed_timestamp, tuple)
     rows = [row for row in walked if low <= row[0] < high]
@@ -211,7 +213,7 @@ def _append_field(column: tuple[bytearray, ...], row: int, content: bytes | None
 def _walk(  # noqa: PLR0915 - unrolled on purpose
     buffer: Buffer, count: int, base_offset: int, base_timestamp: int, fixed_timestamp: int | None, kind: type[T]
 ) -> tuple[list[T], int]:
-    """The hot loop: about 1 us a record. Each varint has its cases of one and two bytes written out."""
+    """Decode all records in one loop (about 1 us a record). Varints of one and two bytes are decoded inline."""
     data = bytes(buffer)
     total = len(data)
     if not 0 <= count <= total // RECORD_BYTES_MIN:
@@ -289,13 +291,14 @@ def _walk(  # noqa: PLR0915 - unrolled on purpose
 
 
 def decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    """A record's headers at `position`, which end by `end`, and the position after them.
+    """Decode the headers of a record that start at `position` and must end by `end`. Returns (headers, position after
+    them).
 
-    Apache Kafka stores any bytes as a header's name. Readers see U+FFFD for what is not UTF-8, as its own do.
+    Apache Kafka stores any bytes as a header's name. Bytes that are not UTF-8 read as U+FFFD, as in Kafka's clients.
 
     Raises:
-        IndexError: the data end within a varint.
-        ValueError: they do not parse.
+        IndexError: the data ends within a varint.
+        ValueError: the headers do not parse.
     """
     count, position = decode_varint(data, position)
     if not 0 <= count <= (end - position) // 2:
@@ -320,10 +323,11 @@ def decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[tuple[st
 def intact(
     data: Buffer, position: int, offset: int, epoch: int, until: int, crc32c: Callable[[Buffer], int]
 ) -> tuple[int, int]:
-    """How far `data` are whole batches from the byte `position` on: each begins where the last one ended, the first at
-    `offset`, is of that leader epoch (-1: any), holds its CRC and ends by the offset `until`.
+    """Find the end of the valid batches that start at byte `position` of `data`. In a valid run the first batch begins
+    at `offset` and each other one where the one before ends; each has the leader epoch `epoch` (-1: any) and a correct
+    CRC, and ends at or before the offset `until`.
 
-    Returns where the first byte stands that is part of no such batch, and the offset of the record that belongs there.
+    Returns (position after the last valid batch, offset of the record that should follow).
     """
     view = memoryview(data)
     end = len(view)

@@ -139,12 +139,12 @@ class ExaminedLog:
 
     @property
     def last_life(self) -> LastLife:
-        """How the log was left."""
+        """How the last process left the log."""
         return self._opening.last_life
 
     @property
     def log_end_offset(self) -> int:
-        """Where the log will end."""
+        """Log end offset after the recovery."""
         return self._opening.log_end_offset
 
     @property

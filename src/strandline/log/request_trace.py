@@ -24,7 +24,7 @@ handed to the connection. A follower has the second, the third and the total."""
 
 
 class SyncedLog(Protocol):
-    """What a trace sees of a log."""
+    """What a trace uses of a log."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -71,7 +71,7 @@ class RequestTrace:
 
     @property
     def ended(self) -> bool:
-        """Nothing is noted any more."""
+        """True once nothing more is noted."""
         return self._on_end is None
 
     def end(self) -> None:
@@ -144,7 +144,7 @@ class RequestTrace:
                 traced.committed_ms = now_ms
 
     def answered(self, tp: TopicPartition) -> None:
-        """What is committed of it has been answered."""
+        """Note that the committed part of the request for `tp` has been answered."""
         now_ms = self._clock.monotonic_ms()
         waiting = self._open.get(tp)
         while waiting and waiting[0].committed_ms is not None:
@@ -153,7 +153,7 @@ class RequestTrace:
 
 
 def stages_of(traced: Traced) -> dict[str, float]:
-    """How long each stage took that the request went through, in milliseconds; names as in `STAGES`."""
+    """Milliseconds of each stage that the request went through; names as in `STAGES`."""
     began, appended = traced.began_ms, traced.appended_ms
     stages: dict[str, float] = {}
     if traced.syncing_ms is not None:
@@ -175,7 +175,7 @@ def stages_of(traced: Traced) -> dict[str, float]:
 
 
 SLOWEST_SHARE = 0.01
-"""What counts as slow when it is asked what the slow ones waited for."""
+"""Share (0 to 1) of the requests that counts as slow in the statistics of what slow requests waited for."""
 
 
 def summary(requests: list[Traced]) -> dict[str, dict[str, float]]:

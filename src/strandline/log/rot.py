@@ -24,7 +24,7 @@ STEP_BYTES = 256 << 10
 """Read and checked at once: a fraction of a millisecond of the event loop, whatever the batches are."""
 
 Pace = Callable[[int], Awaitable[None]]
-"""Called before so many bytes are read; returns when they may be."""
+"""Function that is awaited before a number of bytes is read; it returns when they may be read."""
 
 
 class Rot:

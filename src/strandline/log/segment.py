@@ -45,7 +45,8 @@ RELATIVE_OFFSET_MAX = 0x7FFFFFFF
 """Index entries hold offsets relative to the segment's base in 31 bits (Kafka's signed int)."""
 
 INDEX_FLUSH_ENTRIES = 512
-"""Index entries are hints and go to their files in groups of so many, and when a segment is closed."""
+"""Number of index entries that are written together; index entries can be rebuilt. They are also written when a segment
+is closed."""
 
 ENTRY_BYTES = 8
 """Size of an entry of an offset index, in memory and on disk."""
@@ -253,7 +254,7 @@ class Segment:
 
     @property
     def indexes_wait(self) -> bool:
-        """Whether so many index entries are in memory alone that they are to be written: see `write_indexes`."""
+        """True if enough index entries are only in memory to write them, see `write_indexes`."""
         index = self._index
         return index is not None and len(index) - index.written >= INDEX_FLUSH_ENTRIES
 

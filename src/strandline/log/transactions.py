@@ -207,7 +207,7 @@ def to_be_named(aborted: Sequence[AbortedTransaction], data: Buffer) -> Sequence
 
 
 class Outcomes:
-    """How the transactions ended whose batches are met in order of offsets, by who was aborted."""
+    """Outcomes of transactions whose batches are read in order of offsets, from the list of aborted ones."""
 
     __slots__ = ("_coming", "_dead", "_met")
 

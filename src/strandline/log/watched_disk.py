@@ -36,7 +36,7 @@ SHARE = 0.25
 meanwhile, and records come together in larger groups."""
 
 SAVED_MAX_MS = 4 * LIMIT_MS
-"""What an idle loop has saved up for a burst."""
+"""Maximum milliseconds that an idle loop may save up for a burst."""
 
 
 class SyncWait:
@@ -56,7 +56,7 @@ class SyncWait:
         self._saved_at_ms = 0.0
 
     def limit_ms(self, now_ms: float) -> float:
-        """How long to wait in place for a sync that begins now; 0: not at all."""
+        """Maximum milliseconds to block for a sync that begins now; 0: do not block."""
         if self._fast < FAST_IN_A_ROW:
             return 0.0
         earned_ms = (now_ms - self._saved_at_ms) * SHARE
@@ -82,21 +82,21 @@ BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 """Upper bounds of the histogram: a good NVMe drive takes 0.1 to 1 ms, a disk of a cloud 2 to 10 ms."""
 
 LOOKS = 10
-"""Within the bound a sync is looked at so many times."""
+"""Number of looks at a sync within the bound."""
 
 WARN_SHARE = 0.2
 """A warning is logged at this share of the bound: at 1 s of 5 s, where etcd warns of a slow fdatasync too."""
 
 LOST_FACTOR = 4
-"""A sync that has not ended after so many times the bound never will: at 20 s of 5 s, CockroachDB's limit for it."""
+"""Multiple of the bound after which a sync counts as lost: 20 s for 5 s, CockroachDB's limit."""
 
 
 @dataclass
 class SyncTimes:
-    """How long group syncs took."""
+    """Histogram of the durations of group syncs."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
-    """By `BOUNDS_S`, not added up; the last counts what is above them all."""
+    """Number of syncs in each bucket of `BOUNDS_S`, not cumulative; the last one is for longer syncs."""
     seconds_total: float = 0.0
 
     def took(self, seconds: float) -> None:
@@ -106,7 +106,7 @@ class SyncTimes:
 
 
 class DiskAbove:
-    """What a disk that is built upon another passes on to it as it is."""
+    """Disk on top of another one, which passes all other calls on unchanged."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -161,7 +161,7 @@ class WatchedDisk(DiskAbove):
 
     @property
     def age_ms(self) -> float:
-        """How long that one has been under way."""
+        """Milliseconds since the sync in progress began."""
         began = next(iter(self._under_way.values()), None)
         return 0.0 if began is None else self._clock.monotonic_ms() - began
 
@@ -214,7 +214,7 @@ class WatchedDisk(DiskAbove):
         return took_ms
 
     def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
-        """As the disk. Raises DiskError, also while a sync hangs."""
+        """Sync as the disk below does. Raises DiskError, also while a sync hangs."""
         self._refuse_if_stalled()
         try:
             self._disk.sync_now(files, directories)
@@ -223,7 +223,7 @@ class WatchedDisk(DiskAbove):
             raise
 
     def sync_dir(self, path: str) -> None:
-        """As the disk. Raises DiskError, also while a sync hangs."""
+        """Sync a directory as the disk below does. Raises DiskError, also while a sync hangs."""
         self._refuse_if_stalled()
         try:
             self._disk.sync_dir(path)

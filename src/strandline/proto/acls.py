@@ -14,7 +14,7 @@ from strandline.proto.ids import address_of
 
 
 class Operation(IntEnum):
-    """What is asked for, with the numbers of Kafka's `AclOperation`. ANY stands in filters alone."""
+    """Operation on a resource, with the numbers of Kafka's `AclOperation`. ANY is allowed only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -156,7 +156,7 @@ class AclBinding:
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which bindings: those that fit every field; None and ANY fit all."""
+    """Filter of ACL bindings. A binding must match every field; None and ANY match all."""
 
     kind: Annotated[ResourceKind, 1] = ResourceKind.ANY
     name: Annotated[str | None, 2] = None
@@ -213,7 +213,7 @@ def described(kind: ResourceKind, pattern: PatternType, name: str) -> str:
 
 
 def lacking(who: str, operation: Operation, resource: Resource) -> str:
-    """Who lacks which right on what: `User:alice may not READ topic orders`."""
+    """Sentence that says which right is missing: `User:alice may not READ topic orders`."""
     return f"{who} may not {operation.name} {described(resource.kind, PatternType.LITERAL, resource.name)}"
 
 

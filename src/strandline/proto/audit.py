@@ -39,7 +39,7 @@ def audit_line(wall_ms: int, event: str, figures: Mapping[str, Any]) -> str:
 
 
 def read_audit_line(text: bytes) -> dict[str, Any]:
-    """What a line says. Raises ValueError: it is no line of an audit."""
+    """Parse a line of the audit log. Raises ValueError if it is not one."""
     line = read_json(text)
     if not isinstance(line, dict):
         raise ValueError("it is no JSON object")

@@ -133,5 +133,5 @@ class BelievedClock:
 
     @property
     def ahead_ms(self) -> int:
-        """How far the wall clock was set ahead and is not believed; 0 where it is."""
+        """Milliseconds by which the wall clock is ahead of the believed time; 0 if it is believed."""
         return 0 if self._ahead is None or self._offset_ms is None else int(self._ahead[0] - self._offset_ms)

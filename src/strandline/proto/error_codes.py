@@ -1,7 +1,7 @@
-"""Kafka's error codes: names, numbers, and what a client may do about each.
+"""Kafka's error codes: names, numbers, and what a client can do about each.
 
-Numbers, names and flags are those of `org.apache.kafka.common.protocol.Errors`; the sentences are ours.
-`retriable`: the same request may succeed later. `refresh_metadata`: the client's picture of leaders is stale.
+Numbers, names and flags are those of `org.apache.kafka.common.protocol.Errors`; the messages are our own.
+`retriable`: the same request may succeed later. `refresh_metadata`: the client's metadata is out of date.
 """
 
 from __future__ import annotations
@@ -146,17 +146,17 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """The same request may succeed later."""
+        """True if the same request may succeed later."""
         return self in _RETRIABLE
 
     @property
     def refresh_metadata(self) -> bool:
-        """Fetch metadata anew before a retry: leadership moved, or the topic is not known here."""
+        """True if the client must fetch metadata before a retry: the leader changed, or the broker lacks the topic."""
         return self in _REFRESH_METADATA
 
     @classmethod
     def of(cls, number: int) -> ErrorCode:
-        """The code of a number; numbers newer than this table become UNKNOWN_SERVER_ERROR."""
+        """The code with this number; UNKNOWN_SERVER_ERROR if the table does not have it."""
         try:
             return cls(number)
         except ValueError:

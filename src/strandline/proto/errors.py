@@ -46,7 +46,7 @@ class KafkaError(StrandlineError):
 
     @property
     def retriable(self) -> bool:
-        """The same request may succeed later."""
+        """True if the same request may succeed later."""
         return self.code.retriable
 
     @property

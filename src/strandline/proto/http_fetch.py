@@ -1,6 +1,6 @@
-"""One question over HTTP or HTTPS, asked beside whatever else the event loop does, its answer bounded in time and size.
+"""Asynchronous HTTP and HTTPS client for a single request. The response is bounded in time and size.
 
-Redirects are not followed: what a request carries is for the address that was named.
+Redirects are not followed: a request may carry secrets, which are meant for the configured address only.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from strandline.proto.errors import StrandlineError
 from strandline.proto.tls import TRUST, explain, is_tls_error
 
 ANSWER_BYTES_MAX = 1024 * 1024
-"""Kafka's clients take a megabyte of a token endpoint, too; documents of keys are of a few kilobytes."""
+"""Maximum bytes of a response body. Kafka's clients accept as much from a token endpoint; a set of public keys (JWKS)
+takes a few kilobytes."""
 
 _PORTS = {"http": 80, "https": 443}
 _READ_BYTES = 64 * 1024
 
 
 class FetchFailed(StrandlineError):
-    """There is no answer. The message says why, and holds nothing of what was sent or received."""
+    """The request failed. The message gives the reason, and never contains sent or received data."""
 
 
 class Address(NamedTuple):
-    """What an address of HTTP says.
+    """Parts of an HTTP or HTTPS URL.
 
     Attributes:
-        authority: host and port as they were written.
-        target: path and query.
+        tls: True for https.
+        authority: host and port as written in the URL.
+        target: path and query, for the request line.
     """
 
     tls: bool
@@ -46,18 +48,18 @@ class Address(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came: the status, and the whole body."""
+    """HTTP response: status code and whole body."""
 
     status: int
     body: bytes
 
 
 def parse_address(url: str) -> Address:
-    """The parts of `http://...` or `https://...`. Raises ValueError: it is none, or holds a user and password."""
+    """Parse `http://...` or `https://...`. Raises ValueError if `url` is neither, or contains a user or a password."""
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or not parts.hostname or not re.fullmatch("[!-~]+", url) or "@" in parts.netloc:
         raise ValueError(f"no address of HTTP: {url}")
-    parts.hostname.encode("idna")  # as a look-up of the name will do
+    parts.hostname.encode("idna")  # the look-up of the name would fail later for the same reason
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     port = parts.port or _PORTS[parts.scheme]
     return Address(parts.scheme == "https", parts.hostname, port, parts.netloc, target)
@@ -73,15 +75,17 @@ async def fetch(
     form: bytes | None = None,
     trust: str = TRUST,
 ) -> Answer:
-    """GET, or POST of a form.
+    """Send a GET request, or a POST request if `form` is given.
 
     Args:
-        tls: for an address of HTTPS.
-        trust: the setting that names the CAs which `tls` trusts, for errors.
-        read_timeout_s: for sending and the whole answer, however it trickles in.
+        tls: context for an https address; None for http.
+        connect_timeout_s: seconds to connect.
+        read_timeout_s: seconds to send the request and receive the whole response.
+        form: encoded form fields to send.
+        trust: name of the setting that lists the CAs trusted by `tls`, for error messages.
 
     Raises:
-        FetchFailed: nobody answers, not in time, not in HTTP, or with more than `ANSWER_BYTES_MAX`.
+        FetchFailed: no connection, no response in time, not valid HTTP, or a body of more than `ANSWER_BYTES_MAX`.
     """
     try:
         async with asyncio.timeout(connect_timeout_s):
@@ -97,10 +101,10 @@ async def fetch(
         raise FetchFailed(f"no whole answer within {read_timeout_s:g} s") from None
     except OSError as error:
         raise FetchFailed(_words(error, trust)) from None
-    except h11.ProtocolError:  # its own words may hold what the other end sent, and so what it was sent
+    except h11.ProtocolError:  # its message may contain received data, which may repeat the secrets that were sent
         raise FetchFailed("what answers there does not speak HTTP/1.1, or stops in the middle") from None
     finally:
-        writer.transport.abort()  # everything that is wanted is here: no waiting for the other end's goodbye
+        writer.transport.abort()  # the response is complete: do not wait for the peer to close
 
 
 async def _ask(

@@ -53,7 +53,7 @@ class TopicIdPartition(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a listener can be reached."""
+    """Host and port at which a listener can be reached."""
 
     host: Annotated[str, 1]
     port: Annotated[int, UInt32(2)]
@@ -81,7 +81,8 @@ def bound_as(wanted: Endpoint, name: tuple[Any, ...]) -> Endpoint:
 
 
 def peer_of(peername: tuple[Any, ...] | None) -> str:
-    """Where a peer is, for log lines; an IPv4 client of an IPv6 socket by its IPv4 address. "?": it is gone."""
+    """Address of a peer for log lines. An IPv4 client of an IPv6 socket is shown with its IPv4 address; "?" if it has
+    gone."""
     return str(Endpoint(address_of(str(peername[0])), int(peername[1]))) if peername else "?"
 
 

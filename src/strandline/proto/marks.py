@@ -211,7 +211,7 @@ def mark(name: str) -> None:
 
 
 def counts() -> dict[str, int]:
-    """How often each mark was reached since the last `reset`; those that never were are there with 0."""
+    """Mark -> number of times it was reached since the last `reset`, including marks that were never reached."""
     return dict(_counts)
 
 

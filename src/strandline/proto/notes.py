@@ -69,7 +69,7 @@ class _Event:
             self.left_out += self.unsaid.pop(kind, 0)
 
     def take_left_out(self, kind: str) -> int:
-        """How many were counted since they were told last."""
+        """Number of lines left out since the last report; sets it to 0."""
         left_out, self.left_out = self.left_out, 0
         return left_out + self.unsaid.pop(kind, 0)
 
@@ -87,11 +87,11 @@ class Notes:
         self._note(self._log.warning, event, kind, figures)
 
     def info(self, event: str, kind: str = "", **figures: object) -> None:
-        """The same for what is in order."""
+        """Log at level INFO, at a bounded rate."""
         self._note(self._log.info, event, kind, figures)
 
     def error(self, event: str, kind: str = "", **figures: object) -> None:
-        """The same for what is a fault of ours."""
+        """Log at level ERROR, at a bounded rate: for errors of the node itself."""
         self._note(self._log.error, event, kind, figures)
 
     def _note(self, write: Callable[..., object], event: str, kind: str, figures: Mapping[str, object]) -> None:
@@ -116,7 +116,7 @@ class Flood:
         self._windows: dict[str, _Window] = {}
 
     def admit(self, event: str, *, trace: bool) -> int | None:
-        """How many lines of the event were left out before this one; None: this one is left out too."""
+        """Number of lines of the event that were left out before this one; None if this one must be left out too."""
         now_ms = self._clock.monotonic_ms()
         window = self._windows.get(event)
         if window is None or now_ms - window.since_ms >= LOG_MS:

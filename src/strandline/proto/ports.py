@@ -89,7 +89,7 @@ class RpcServer(Protocol):
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it is bound (the real port where 0 was asked for)."""
+        """Endpoint to which it is bound (with the real port if port 0 was asked for)."""
 
     async def close(self) -> None:
         """Stop listening and end every call and stream."""

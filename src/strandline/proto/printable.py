@@ -14,7 +14,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same, but lines stay lines and tabs tabs."""
+    """Make a text printable, but keep its line breaks and tabs."""
     return "\n".join("\t".join(printable(cell) for cell in line.split("\t")) for line in text.split("\n"))
 
 

@@ -21,7 +21,7 @@ class WindowShape(NamedTuple):
 
     @property
     def memory_ms(self) -> float:
-        """Nothing is left of what was recorded so long ago."""
+        """Milliseconds after which a recorded value has no effect any more."""
         return self.windows * self.size_ms
 
 
@@ -66,19 +66,19 @@ class Rate:
         window.last_ms = now_ms
 
     def record_throttle(self, throttle_ms: float, now_ms: float) -> None:
-        """The client waits so long for what was recorded just now."""
+        """Note that the client must wait `throttle_ms` for the value recorded last."""
         window = self._current(now_ms)
         self.waits_until_ms = max(self.waits_until_ms, now_ms + throttle_ms)
         window.throttled_ms += throttle_ms
         window.throttles += 1
 
     def total(self, now_ms: float) -> float:
-        """What was taken in all windows that are remembered."""
+        """Sum of the values in all windows that are kept."""
         self._forget(now_ms)
         return sum(window.total for window in self._windows)
 
     def span_ms(self, now_ms: float) -> float:
-        """What the rate is over, in milliseconds."""
+        """Milliseconds over which the rate is computed."""
         self._forget(now_ms)
         elapsed_ms = now_ms - self._windows[0].start_ms if self._windows else 0.0
         missing = self._shape.windows - 1 - int(elapsed_ms / self._shape.size_ms)
@@ -103,7 +103,7 @@ class Rate:
         return sum(window.throttled_ms for window in self._windows) / count if count else 0.0
 
     def is_over(self, now_ms: float) -> bool:
-        """Nothing that was recorded counts any more."""
+        """True if no recorded value has an effect any more."""
         self._forget(now_ms)
         return not self._windows
 
@@ -142,10 +142,10 @@ class TokenBucket:
         self._full_ms = now_ms + (burst - self._tokens) / limit * 1000
 
     def tokens(self, limit: float, now_ms: float) -> float:
-        """How many there are; below 0: owed."""
+        """Number of tokens; below 0 if some are owed."""
         burst = limit * self._shape.memory_ms / 1000
         return min(self._tokens + limit * (now_ms - self._last_ms) / 1000, burst)
 
     def is_full(self, now_ms: float) -> bool:
-        """By the limit of the last time."""
+        """True if the bucket is full, by the limit used last."""
         return now_ms >= self._full_ms

@@ -47,7 +47,8 @@ ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 """Kafka's bounds: below, a stolen credential is searched too fast; above, each login costs a client too much."""
 
 ITERATIONS_BELIEVED_MAX = 1_000_000
-"""What a client computes for a server that asks for it (half a second): a hostile one could ask for hours."""
+"""Maximum iterations that a client computes for a server (half a second): a hostile server could ask for hours of
+work."""
 
 SALT_BYTES = 24
 """Bytes of salts made here."""
@@ -175,7 +176,7 @@ class SaltedPasswords:
         self._last: tuple[tuple[ScramMechanism, bytes, int], bytes] | None = None
 
     def of(self, mechanism: ScramMechanism, salt: bytes, iterations: int) -> bytes:
-        """See `salted_password`."""
+        """Compute the salted password, see `salted_password`."""
         key = mechanism, salt, iterations
         if self._last is None or self._last[0] != key:
             self._last = key, salted_password(mechanism, self._password, salt, iterations)
@@ -222,7 +223,8 @@ class ScramClient:
         return f"{without_proof},p={b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """Raises ScramError: the other end does not know the credential, so it is not the server."""
+        """Verify the server's last message. Raises ScramError if the other end does not know the credential, and so is
+        not the server."""
         text = _text(server_final)
         if not text.startswith("v=") or not self._signature:
             raise ScramError("the server gave no proof of its own")

@@ -19,7 +19,7 @@ HIDDEN = "[hidden]"
 """Kafka's own word for a value that is not shown."""
 
 _SECRET = re.compile(r"pas+w|phrase|secret|keystore\.key$|jaas|storage\.options$")
-"""What the name of a secret holds, most mistyped ones included."""
+"""Pattern of the names of secret settings, including most misspelt ones."""
 
 _REFERENCE = re.compile(r"\$\{(env|file|dir|keyring):([^}]*)\}")
 

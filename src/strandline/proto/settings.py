@@ -53,8 +53,8 @@ class ConfigType(IntEnum):
 
 
 class Scope(StrEnum):
-    """What a setting belongs to. Those of brokers and topics may change while they are there; all others hold until the
-    node, the client or the query ends."""
+    """Owner of a setting. Settings of brokers and topics may change at any time; all others are fixed until the node,
+    the client or the query ends."""
 
     NODE = "node"
     BROKER = "broker"
@@ -414,7 +414,7 @@ def parsed(
     allowed: str,
     **columns: Unpack[Columns],
 ) -> Setting[T]:
-    """What a parser of its own makes of the text; unset, of the empty one."""
+    """Setting with its own parser, which also parses "" for an unset value."""
 
     def read(key: str, value: str | None) -> T:
         return parse(key, "" if value is None else value)
@@ -423,7 +423,7 @@ def parsed(
 
 
 def optional(row: Setting[T]) -> Setting[T | None]:
-    """The same without a default: unset, it is None."""
+    """The same setting without a default: it is None if unset."""
 
     def read(key: str, value: object) -> T | None:
         return None if value is None else row.read(key, value)

@@ -110,7 +110,8 @@ class Tier:
         return self.segments[bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1]
 
     def log_start(self, local_start: int) -> int:
-        """Where a partition begins whose log on the disk begins at `local_start`."""
+        """Log start offset of a partition whose log on disk begins at `local_start`: the start of the tier, if the tier
+        reaches from below `local_start` up to it."""
         reaches = self.segments and self.start_offset < local_start <= self.end_offset
         return self.start_offset if reaches else local_start
 
@@ -126,7 +127,7 @@ class Tier:
 
 
 NO_TIER = Tier()
-"""Nothing was ever copied."""
+"""Tier of a partition from which nothing was ever copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ class TierChange:
 
 @dataclass(frozen=True, slots=True)
 class TierOutcome:
-    """What became of one change."""
+    """Outcome of one change of a tier."""
 
     topic_id: Annotated[TopicId, 1]
     partition: Annotated[int, Int32(2)]

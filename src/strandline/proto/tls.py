@@ -74,7 +74,7 @@ class TlsSettings:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What may change on the disk while a process runs."""
+        """Paths of the files that may change while a process runs."""
         return tuple(path for path in (self.keystore_location, self.truststore_location) if path)
 
     def error(self, name: str, value: object, allowed: str) -> ConfigError:
@@ -341,7 +341,8 @@ def is_tls_error(error: BaseException | None) -> bool:
 
 
 def explain(error: BaseException, trust: str = TRUST) -> str:
-    """What an error of TLS means, in one sentence without its end. `trust`: the setting that names the CAs."""
+    """Explanation of a TLS error, as a sentence without full stop. `trust`: name of the setting that lists the trusted
+    CAs."""
     if isinstance(error, ssl.SSLCertVerificationError):
         words = error.verify_message or error.reason
         advice = f"; {trust} names a PEM file with its CA" if error.verify_code in _NO_CA else ""

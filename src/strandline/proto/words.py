@@ -1,4 +1,4 @@
-"""Words that one part writes and another reads."""
+"""Phrases that brokers put into a setting's documentation, and that tools find there again."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ _NO_EFFECT = re.compile(r" No effect yet(?: \(but for (?P<met>[^)]*)\))?: (?P<re
 
 
 def no_effect(reason: str, met: str) -> str:
-    """The last part of a setting's documentation (DescribeConfigs) where its values do nothing here yet.
+    """Last sentence of a setting's documentation (DescribeConfigs) if the setting has no effect.
 
-    Kafka's protocol has no other place for it, and other people's tools show documentation to people.
+    Kafka's protocol has no other field for it, and Kafka's tools show the documentation to users.
 
     Args:
-        met: the value that asks for no more than what is done anyway; empty where that is the empty value.
+        reason: why the setting has no effect.
+        met: the value that is satisfied anyway, for which no warning is needed; may be "".
     """
     return f" No effect yet{f' (but for {met})' if met else ''}: {reason}."
 
 
 def without_effect(documentation: str | None, value: str | None) -> str:
-    """Reason a setting's value has no effect, by its documentation, or ""."""
+    """Reason why `value` of a setting has no effect, read from its documentation; "" if it has one."""
     found = _NO_EFFECT.search(documentation or "")
     return "" if found is None or (value or "") == (found["met"] or "") else found["reason"]

@@ -32,7 +32,7 @@ class Decision(NamedTuple):
     """The transactions of an epoch."""
 
     offset: int
-    """Where it stands in the ledger."""
+    """Offset of the entry in the ledger."""
     run: str
     attempts: tuple[str, ...]
 
@@ -50,7 +50,7 @@ class Epoch(NamedTuple):
 
     @classmethod
     def of(cls, entries: Entries) -> Epoch:
-        """What the entries of one epoch say."""
+        """State of an epoch, from its entries."""
         runs: dict[str, None] = {}
         decision: Decision | None = None
         torn: list[str] = []
@@ -81,7 +81,8 @@ class Epoch(NamedTuple):
 def records_of_transactions(
     attempts: Iterable[Attempt], bootstrap: str, settings: Mapping[str, Any]
 ) -> Iterator[LogRecord]:
-    """What committed transactions of these attempts hold. Records and topics deleted since count as not written."""
+    """Records in the committed transactions of these attempts. Records and topics that were deleted since count as not
+    written."""
     with RangeReader(bootstrap, **settings) as reader:
         for attempt in attempts:
             if attempt.prepared is None:

@@ -23,7 +23,7 @@ class _Column:
 
 
 def narrowing(filters: Iterable[spark.Filter]) -> Narrowing:
-    """What all of the filters together allow; those of other columns and forms are left to Spark."""
+    """Narrowing by all filters together. Filters of other columns and forms are left to Spark."""
     found = Narrowing()
     for item in filters:
         path: tuple[str, ...] = getattr(item, "attribute", ())

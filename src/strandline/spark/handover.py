@@ -62,10 +62,10 @@ class PlannedRange(NamedTuple):
 
 
 class Fed(NamedTuple):
-    """What the source has told of the rows of a task."""
+    """The source's report about the rows of a task."""
 
     ranges: tuple[PlannedRange, ...]
-    """What the task has read so far: several ranges where tasks were joined (coalesce)."""
+    """Ranges that the task has read so far; several if tasks were joined (coalesce)."""
     shift: int
     """The task's number, less that of its first range in the source's plan: 0 in a query of one source. Two branches of
     a union may read the same ranges, and this tells them apart."""
@@ -107,7 +107,8 @@ def note_range(part: OffsetRange, number: int) -> Callable[[], None]:
 
 
 def read_notes() -> Fed | None:
-    """What the source of this very task has told so far; None where the task has none of ours, or an earlier stage."""
+    """The report of the source in the running task; None if the task has no source of ours, or one of an earlier
+    stage."""
     context = TaskContext.get()
     if context is None:
         return None
@@ -142,4 +143,4 @@ def _sweep(directory: Path) -> None:
 
 
 def _nothing() -> None:
-    """No note is kept."""
+    """Do nothing: no report is kept."""

@@ -19,7 +19,7 @@ from pathlib import Path
 _log = logging.getLogger("strandline.spark")
 
 _CHOSEN = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-"""What says which Python, in the environment: whoever has set one knows better."""
+"""Environment variables by which users choose a Python; if one is set, it is kept."""
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit: its JVM runs already, and has started this process with the Python that it takes for others."""
@@ -30,7 +30,8 @@ QUICK = "strandline-python"
 
 
 def quick_python() -> str:
-    """What starts this interpreter for Spark: the script beside it, or where that is missing the interpreter itself."""
+    """Command that starts this interpreter for Spark: the script beside it, or the interpreter itself if there is no
+    script."""
     beside = Path(sys.executable).with_name(QUICK)
     return str(beside) if os.access(beside, os.X_OK) else sys.executable
 

@@ -1,22 +1,22 @@
-"""What a task wrote before: how the sink keeps rows from being written twice without transactions.
+"""Ledger topic of the Spark sink: it keeps repeated tasks from writing rows twice, without transactions.
 
-Before its first record each attempt at a task writes an entry to the ledger topic: which rows it is to write (query,
-epoch, and the ranges that feed the task, or else its number), the id of its producer, and where the partitions of its
-topic end. An attempt that finds entries of earlier ones at the same rows reads from those places on, takes the records
-of those producers, and leaves out the rows that are there.
+Before its first record, each attempt at a task writes an entry to the ledger topic: which rows it will write (query,
+epoch, and the offset ranges that the task reads, or else the task's number), its producer id, and the end offsets of
+its topic's partitions. An attempt that finds entries of earlier attempts at the same rows reads the topic from those
+offsets on, finds the records of those producers, and skips the rows that are already written.
 
-An entry has the topic's id too (schedule 63; those of older releases have none): of a topic that was deleted and made
-anew under its name the records count from its beginning on, wherever the old one ended.
+An entry also holds the topic's id (schedule 63; entries of older releases have none). If a topic was deleted and
+created again under its name, it is read from its beginning, wherever the old one ended.
 
-The ledger names ranges, not task numbers (schedule 66): a batch that is repeated may number its tasks otherwise. Where
-no range is known (a shuffle, another source) there is the number alone, and `strandline.spark.repeats` holds the rows
-of the earlier runs against those of this one.
+The ledger names ranges, not task numbers (schedule 66), because a repeated batch may number its tasks differently.
+Where no range is known (after a shuffle, or from another source) the entry has only the number, and
+`strandline.spark.repeats` compares the rows of the earlier runs with those of this one.
 
-Each batch in the log carries the id of its producer, so records need no mark. A row is known by a digest of topic,
-key, value and headers, each record standing for one row: rows may come in another order, and equal rows are counted.
+Each batch in the log carries its producer's id, so that records need no mark. A row is identified by a digest of
+topic, key, value and headers. Rows may come in another order; equal rows are counted.
 
-Entries of one epoch are in the order of the ledger's offsets, and the last one to begin goes on: an attempt that finds
-a newer one behind its own entry stops (speculative execution, an executor that was taken for dead).
+Of several attempts that run at once (speculative execution, an executor wrongly taken for dead), the one with the last
+entry continues: an attempt that finds a newer entry after its own stops.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ from strandline.proto.system import SystemClock
 from strandline.spark.handover import Fed, PlannedRange
 
 LEDGER_RETENTION_MS = 7 * 24 * 3600 * 1000
-"""A task that is repeated later than this finds no trace of its first run."""
+"""Retention of the ledger topic in milliseconds. A task repeated later than this does not find its first run."""
 
 _WINDOW = 512
 
 _COMMIT_MS = 45_000
-"""How long it waits for what lies in a leader's log to be committed: longer than replica.lag.time.max.ms (30 s), after
-which a leader goes on without a silent follower."""
+"""Milliseconds to wait for records in a leader's log to be committed. It exceeds replica.lag.time.max.ms (30 s), after
+which a leader drops a silent follower from the ISR and commits without it."""
 
 _LOOK_AGAIN_S = 0.2
 
 Entries = Sequence[tuple[int, Mapping[str, Any]]]
-"""Entries with their offsets in the ledger."""
+"""(offset in the ledger, entry) pairs."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 class LedgerDamaged(StrandlineError):
-    """A record of the ledger topic is no entry: another program writes there."""
+    """A record of the ledger topic is not a valid entry: another program writes to the topic."""
 
 
 class TaskKey(NamedTuple):
-    """What is written once: the rows of one task of one micro-batch of one query."""
+    """Identity of rows that must be written once: those of one task of one micro-batch of one query."""
 
     query: str
     epoch: int
@@ -75,34 +75,34 @@ class TaskKey(NamedTuple):
 
 @dataclass
 class Attempt:
-    """One attempt at a task, as its entries in the ledger tell it."""
+    """One attempt at a task, as described by its entries in the ledger."""
 
     name: str
-    """Drawn at random; no two attempts have the same."""
+    """Random name; no two attempts share one."""
     run: str
-    """The run of the query, or the batch write: in one run the number of a task means the same rows throughout."""
+    """Id of the query's run, or of the batch write. Within one run a task number always means the same rows."""
     task: int
     fed: Fed | None
-    """What fed it as far as it had come; None where no source has told."""
+    """Ranges that the task had read when it wrote its last entry; None if its source did not report them."""
     offset: int = -1
-    """Where its first entry lies in the ledger."""
+    """Offset of its first entry in the ledger; -1 before it is written."""
     producers: set[int] = field(default_factory=set)
     starts: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where the partitions of its topics ended before its first record to each."""
+    """End offset of each partition of its topics before its first record to that topic."""
     ids: dict[str, str] = field(default_factory=dict)
-    """The ids of the topics that ended there; none from an older release, or from brokers older than Kafka 2.8."""
+    """Topic name -> id of the topic that `starts` refers to; empty from older releases and brokers before Kafka 2.8."""
     ended: bool = False
-    """Whether it has said that it writes no more, as attempts do that fail."""
+    """True if it has noted that it writes no more, as a failed attempt does."""
     transaction: str = ""
-    """The transactional.id under which it writes; empty: outside of transactions."""
+    """The transactional.id under which it writes; "" outside of transactions."""
     prepared: PreparedTransaction | None = None
-    """Its transaction, once all of its rows lie in it."""
+    """Its transaction, once this holds all of its rows; else None."""
     ends: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where its records end then, in the partitions that it has written to."""
+    """Offset after its last record in each partition that it wrote to, once `prepared` is set."""
 
 
 class Ledger:
-    """The ledger topic as one task uses it."""
+    """Access of one task to the ledger topic."""
 
     def __init__(self, topic: str, bootstrap: str, settings: Mapping[str, Any], admin: Admin) -> None:
         self._topic = topic
@@ -112,12 +112,12 @@ class Ledger:
         self._reader: RangeReader | None = None
 
     def close(self) -> None:
-        """Close the connection it reads by. Idempotent."""
+        """Close the connection for reading. Idempotent."""
         if self._reader is not None:
             self._reader.close()
 
     def ensure(self) -> None:
-        """Create the topic unless it is there."""
+        """Create the ledger topic unless it exists."""
         if self._topic in self._admin.list_topics():
             return
         configs = {"cleanup.policy": "delete", "retention.ms": str(LEDGER_RETENTION_MS)}
@@ -128,25 +128,27 @@ class Ledger:
                 raise
 
     def end(self) -> int:
-        """Where the ledger ends: entries from here on are those of who asks now, and of others beside."""
+        """End offset of the ledger. The caller's own entries will follow it, perhaps among those of other tasks."""
         [end] = self._admin.list_offsets({TopicPartition(self._topic, 0): LATEST}).values()
         return end.offset
 
     def attempts(self, query: str, epoch: int, floor: int = 0, end: int = 0) -> list[Attempt]:
-        """Every attempt at a task of this epoch, by the order of their first entries.
+        """Every attempt at a task of this epoch, in the order of their first entries.
 
-        The ledger is read backwards, to the entry that an earlier epoch of the query is whole, or to `floor`.
+        The ledger is read backwards, to the entry that marks an earlier epoch of the query as complete, or to the
+        offset `floor`.
 
         Args:
-            end: the ledger reaches as far as this, even if a new leader does not know it yet.
+            end: an end offset that the ledger is known to have reached. A leader that has just been elected may report
+                a lower one.
 
         Raises:
-            LedgerDamaged: a record under the query's name that is no entry.
+            LedgerDamaged: a record with the query's name is not a valid entry.
         """
         return attempts_of(self.entries(query, epoch, floor, end))
 
     def entries(self, query: str, epoch: int, floor: int = 0, end: int = 0) -> Entries:
-        """Every entry of this epoch, by their offsets. Arguments and errors as `attempts`."""
+        """Every entry of this epoch, in the order of offsets. Arguments and errors are those of `attempts`."""
         entries: list[tuple[int, dict[str, Any]]] = []
         [first] = self._admin.list_offsets({TopicPartition(self._topic, 0): EARLIEST}).values()
         low, high = max(first.offset, floor), max(self.end(), end)
@@ -161,7 +163,7 @@ class Ledger:
         return entries
 
     def since(self, query: str, offset: int) -> tuple[list[dict[str, Any]], int]:
-        """The query's entries from an offset on, and where to go on from."""
+        """The query's entries from `offset` on, and the offset to continue from."""
         end = max(self.end(), offset)
         return [entry for _, entry in self._entries(query, offset, end)], end
 
@@ -173,13 +175,15 @@ class Ledger:
         ends: Mapping[TopicPartition, int],
         ids: Mapping[str, str] = MappingProxyType({}),
     ) -> int:
-        """Say, before the first record to a topic, who writes and from where on. Returns once it is committed.
+        """Note, before the first record to a topic, which producer writes and from which offsets on. Returns once the
+        entry is committed.
 
         Args:
-            ids: of the topics that end there, as far as they are known.
+            ends: end offset of each partition of the topics.
+            ids: topic name -> id, as far as they are known.
 
         Returns:
-            Where the ledger ends behind the entry; 0 where the broker does not say.
+            Offset after the entry in the ledger; 0 if the broker did not report it.
         """
         starts: dict[str, dict[str, int]] = {}
         for partition, offset in ends.items():
@@ -201,25 +205,25 @@ class Ledger:
         transaction: PreparedTransaction,
         ends: Mapping[TopicPartition, int],
     ) -> None:
-        """Say that all rows of an attempt lie in its transaction, and where they end."""
+        """Note that all rows of an attempt are in its transaction, and the offsets after its last records."""
         told = [[*partition, end] for partition, end in ends.items()]
         who = {**key._asdict(), "run": attempt.run, "attempt": attempt.name}
         self._append(producer, {**who, "prepared": transaction, "ends": told})
 
     def decided(self, producer: Producer, query: str, epoch: int, run: str, attempts: Sequence[str]) -> int:
-        """Say whose transactions are to be committed. Where the ledger ends behind it."""
+        """Note which attempts' transactions are to be committed. Returns the offset after the entry."""
         return self._append(producer, {"query": query, "epoch": epoch, "run": run, "decided": list(attempts)})
 
     def torn(self, producer: Producer, query: str, epoch: int, decision: int, lost: Sequence[str]) -> None:
-        """Say which transactions of a decision were aborted all the same; the others were committed."""
+        """Note which transactions of a decision were aborted nevertheless; the others were committed."""
         self._append(producer, {"query": query, "epoch": epoch, "torn": list(lost), "of": decision})
 
     def ended(self, producer: Producer, key: TaskKey, attempt: Attempt) -> None:
-        """Say that an attempt writes no more: the next one need not wait for it."""
+        """Note that an attempt writes no more, so that the next one need not wait for it."""
         self._append(producer, {**key._asdict(), "run": attempt.run, "attempt": attempt.name, "ended": True})
 
     def committed(self, producer: Producer, query: str, epoch: int) -> None:
-        """Say that an epoch is whole: later ones need not read further back."""
+        """Note that an epoch is complete, so that later epochs need not read further back."""
         self._append(producer, {"query": query, "epoch": epoch, "committed": True})
 
     def _append(self, producer: Producer, entry: Mapping[str, object]) -> int:
@@ -228,7 +232,7 @@ class Ledger:
         return future.result().offset + 1
 
     def _entries(self, query: str, start: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Entries of one query, with their offsets; those of other queries between them are skipped."""
+        """Entries of one query in [start, end), with their offsets. Entries of other queries are skipped."""
         if self._reader is None:
             self._reader = RangeReader(self._bootstrap, **self._settings)
         mine = query.encode()
@@ -249,7 +253,7 @@ class Ledger:
 
 
 def attempts_of(entries: Entries) -> list[Attempt]:
-    """The attempts that entries tell of, by the order of their first ones."""
+    """The attempts that these entries describe, in the order of their first entries."""
     found: dict[str, Attempt] = {}
     for offset, entry in entries:
         if "attempt" not in entry:
@@ -276,7 +280,7 @@ def attempts_of(entries: Entries) -> list[Attempt]:
 
 
 class Written:
-    """The records of earlier runs of a task, to be set off against its rows."""
+    """Records that earlier runs of a task wrote. Each is matched with one row of the task, which is then skipped."""
 
     def __init__(self, records: Iterable[tuple[bytes, int]] = ()) -> None:
         self._records: dict[bytes, Counter[int]] = {}
@@ -284,7 +288,7 @@ class Written:
             self._records.setdefault(digest, Counter())[partition] += 1
 
     def take(self, digest: bytes, partition: int | None) -> bool:
-        """Whether a row lies in the log already; each record stands for one row."""
+        """True if a row is in the log already. The record that matched is used up: each stands for one row."""
         places = self._records.get(digest)
         if not places:
             return False
@@ -302,7 +306,7 @@ class Written:
 
 
 def row_digest(topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    """What a row is known by: the same for equal topic, key, value and headers alone."""
+    """Digest that identifies a row: equal only for equal topic, key, value and headers."""
     digest = hashlib.blake2b(digest_size=16)
     fields: list[bytes | None] = [topic.encode(), key, value]
     for name, content in headers:
@@ -313,7 +317,7 @@ def row_digest(topic: str, key: bytes | None, value: bytes | None, headers: Head
 
 
 class LogRecord(NamedTuple):
-    """A record that an attempt wrote, as a row is known."""
+    """A record that an attempt wrote, with the digest of its row."""
 
     producer: int
     digest: bytes
@@ -323,10 +327,10 @@ class LogRecord(NamedTuple):
 def records_of(
     attempts: Collection[Attempt], bootstrap: str, settings: Mapping[str, Any], admin: Admin
 ) -> Iterator[LogRecord]:
-    """What these attempts wrote. Topics deleted and records deleted since then count as not written.
+    """The records that these attempts wrote, without those of deleted topics and without deleted records.
 
     Raises:
-        ClientTimeout: a record of theirs lies in a leader's log, and was not committed for `_COMMIT_MS`.
+        ClientTimeout: a record of theirs in a leader's log was not committed within `_COMMIT_MS`.
     """
     producers = {producer for attempt in attempts for producer in attempt.producers}
     known = {partition.topic for attempt in attempts for partition in attempt.starts}
@@ -355,14 +359,15 @@ def records_of(
 def _partition_of(
     partition: TopicPartition, start: int, producers: Collection[int], reader: RangeReader, admin: Admin
 ) -> Iterator[LogRecord]:
-    """The rows of these producers from `start` on, those that lie in the leader's log and are not committed among them.
+    """The records of these producers in one partition from `start` on, including those that are in the leader's log but
+    not committed yet.
 
-    A batch that waits for a silent follower is read by nobody yet, and will stand in the log all the same. The leader
-    knows each producer's last sequence from the moment of the append (KIP-664): while that one has not been read, there
-    is more to come, or its leader dies and the next one knows nothing of it.
+    A batch that waits for a silent follower cannot be read yet, but may be committed later. The leader reports each
+    producer's last sequence from the append on (KIP-664). Until the record with that sequence has been read, more
+    records are to come, unless the leader dies and its successor does not have them.
 
     Raises:
-        ClientTimeout: it was not committed for `_COMMIT_MS`.
+        ClientTimeout: a batch was not committed within `_COMMIT_MS`.
     """
     clock, pause = SystemClock(), threading.Event()
     give_up_ms = clock.monotonic_ms() + _COMMIT_MS
@@ -382,7 +387,7 @@ def _partition_of(
                 yield LogRecord(header.producer_id, digest, partition.partition)
         position = max(position, high)
         appended = _appended(partition, producers, admin)
-        # Of a producer without any record left, with records deleted since: they were committed once.
+        # A producer has no record left because records were deleted: those were committed, so nothing is awaited.
         waiting = {told for told, end in appended.items() if last.get(told, end if low > start else None) != end}
         if not waiting:
             return
@@ -395,7 +400,7 @@ def _partition_of(
 
 
 def _appended(partition: TopicPartition, producers: Collection[int], admin: Admin) -> dict[int, tuple[int, int]]:
-    """Epoch and last sequence of each of these producers in the leader's log; none where brokers cannot say (< 2.8)."""
+    """Producer id -> epoch and last sequence in the leader's log; empty if the broker is too old to say (< 2.8)."""
     try:
         told = admin.describe_producers([partition])[partition]
     except KafkaError as error:

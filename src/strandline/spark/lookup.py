@@ -22,8 +22,8 @@ T = TypeVar("T")
 _SAMPLE_BYTES = 64 * 1024
 
 _SETTLE_MS = 45_000
-"""How long a log may seem to end before an offset that was once committed. A new leader learns its high watermark from
-the ISR, and waits replica.lag.time.max.ms (30 s) for one of it that is silent; tasks wait as long."""
+"""Milliseconds for which a log may seem to end before an offset that was once committed. A new leader learns its high
+watermark from the ISR, and waits replica.lag.time.max.ms (30 s) for a silent member; tasks wait as long."""
 
 _ASK_AGAIN_S = 0.25
 
@@ -75,7 +75,7 @@ class ClusterOffsets:
         return {partition: LogEnd(listed.offset, listed.leader_epoch) for partition, listed in found.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
-        """Where the logs end these leader epochs (KIP-320)."""
+        """End offset of these leader epochs in each partition's log (KIP-320)."""
         return self._of_those_there(epochs, self._admin.epoch_ends)
 
     def for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
@@ -95,8 +95,8 @@ class ClusterOffsets:
             pause.wait(_ASK_AGAIN_S)
 
     def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
-        """What an offset of each range takes in the log, in bytes, as the first batches of the range have it; 0 where
-        they are gone, which whoever reads the range is told."""
+        """Average bytes of an offset in each range, estimated from its first batches; 0 if those are deleted, which the
+        reader of the range reports."""
         from strandline.client.range_reader import RangeReader
 
         sample = {**self._settings, "max.partition.fetch.bytes": str(_SAMPLE_BYTES)}

@@ -1,11 +1,11 @@
-"""What a user may say about where a read starts and ends, in the JSON and words of Spark's own Kafka source.
+"""Options that say where a read starts and ends, in the format of Spark's own Kafka source.
 
     startingOffsets / endingOffsets                            "earliest", "latest", {"topic": {"0": 23, "1": -2}}
     startingTimestamp / endingTimestamp                        milliseconds, for every partition
     startingOffsetsByTimestamp / endingOffsetsByTimestamp      {"topic": {"0": 1000}}
 
-In the JSON, -2 means earliest and -1 latest. Where several are given, a timestamp for all partitions wins over
-timestamps per partition, and those over offsets, as in Spark.
+In the JSON, -2 means earliest and -1 latest. If several options are given, a timestamp for all partitions has priority
+over timestamps per partition, and these over offsets, as in Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EARLIEST = -2
 LATEST = -1
 
 INT64_MAX = 2**63 - 1
-"""Offsets and times are of 64 bits on the wire."""
+"""Maximum offset and timestamp: both have 64 bits on the wire."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Earliest:
 
 @dataclass(frozen=True)
 class Latest:
-    """The last stable offset at planning, or the high watermark: no record past it is ever read."""
+    """The last stable offset, or the high watermark, when the read is planned. No record after it is read."""
 
 
 @dataclass(frozen=True)
 class SpecificOffsets:
-    """An offset for each partition; EARLIEST (-2) and LATEST (-1) are allowed where the side allows them."""
+    """An offset for each partition. EARLIEST (-2) is allowed in a start only, LATEST (-1) where the mode allows it."""
 
     offsets: Mapping[TopicPartition, int]
 
@@ -51,7 +51,7 @@ class GlobalTimestamp:
 
 @dataclass(frozen=True)
 class SpecificTimestamps:
-    """As GlobalTimestamp, each partition with its own."""
+    """For each partition, the first offset whose timestamp is at or after the partition's own one (milliseconds)."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -66,11 +66,11 @@ ASSIGNMENT = 'JSON such as {"topic": [0, 1]}, naming at least one partition'
 
 
 def parse_partition_numbers(key: str, text: str, allowed: str = OFFSETS) -> dict[TopicPartition, int]:
-    """Read {"topic": {"0": 23}}.
+    """Parse a number for each partition, e.g. {"topic": {"0": 23}}.
 
     Raises:
-        ConfigError: not such a JSON document, or it says a thing twice; says the key, the value and the form that is
-            allowed.
+        ConfigError: the text is not such a JSON document, or has a key twice. The message gives the option, the value
+            and the allowed form.
     """
     document = _read_object(key, text, allowed)
     numbers: dict[TopicPartition, int] = {}
@@ -87,7 +87,7 @@ def parse_partition_numbers(key: str, text: str, allowed: str = OFFSETS) -> dict
 
 
 def _read_object(key: str, text: str, allowed: str) -> dict[str, Any]:
-    """An object of JSON that says each thing once. Raises ConfigError."""
+    """Parse a JSON object in which no key occurs twice. Raises ConfigError."""
     try:
         document = read_json(text, object_pairs_hook=_each_once)
     except ValueError:
@@ -98,7 +98,7 @@ def _read_object(key: str, text: str, allowed: str) -> dict[str, Any]:
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object of JSON; where a key stands twice, the first would be dropped without a word."""
+    """Build a JSON object from its pairs. Raises ValueError for a repeated key, which `json` would silently accept."""
     document = dict(pairs)
     if len(document) != len(pairs):
         raise ValueError("a key stands twice")
@@ -106,10 +106,10 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def parse_assignment(key: str, text: str) -> tuple[TopicPartition, ...]:
-    """Read {"topic": [0, 1]}.
+    """Parse a list of partitions, e.g. {"topic": [0, 1]}.
 
     Raises:
-        ConfigError: not such a JSON document, or it names no partition.
+        ConfigError: the text is not such a JSON document, or names no partition.
     """
     document = _read_object(key, text, ASSIGNMENT)
     assigned: list[TopicPartition] = []
@@ -126,7 +126,7 @@ def parse_assignment(key: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def parse_timestamp(key: str, text: str) -> GlobalTimestamp:
-    """Milliseconds since the epoch, not negative."""
+    """Parse one timestamp in milliseconds since the epoch. Raises ConfigError if it is not a number, or negative."""
     try:
         value = int(text)
     except ValueError:
@@ -137,7 +137,7 @@ def parse_timestamp(key: str, text: str) -> GlobalTimestamp:
 
 
 def parse_timestamps(key: str, text: str) -> SpecificTimestamps:
-    """The same for each partition."""
+    """Parse a timestamp for each partition, e.g. {"topic": {"0": 1000}}, in milliseconds. Raises ConfigError."""
     numbers = parse_partition_numbers(key, text, TIMESTAMPS)
     for partition, number in numbers.items():
         if number < 0:
@@ -146,7 +146,10 @@ def parse_timestamps(key: str, text: str) -> SpecificTimestamps:
 
 
 def parse_starting_offsets(key: str, text: str) -> Bound:
-    """A word, or an offset for each partition; see `check_start` for what a batch refuses."""
+    """Parse `startingOffsets`: "earliest", "latest", or an offset for each partition. Raises ConfigError.
+
+    A batch read refuses some of these: see `check_start`.
+    """
     if (word := _WORDS.get(text.lower())) is not None:
         return word
     numbers = parse_partition_numbers(key, text)
@@ -157,7 +160,7 @@ def parse_starting_offsets(key: str, text: str) -> Bound:
 
 
 def parse_ending_offsets(key: str, text: str) -> Bound:
-    """A word, or an offset for each partition; none ends at the earliest one."""
+    """Parse `endingOffsets`: "latest", or an offset for each partition other than -2. Raises ConfigError."""
     if (word := _WORDS.get(text.lower())) is not None:
         if isinstance(word, Earliest):
             raise ConfigError(key, text, "a batch read may end at 'latest' or at offsets, not at 'earliest'")
@@ -173,7 +176,7 @@ _WORDS: Mapping[str, Bound] = {"earliest": Earliest(), "latest": Latest()}
 
 
 def check_start(start: Bound) -> None:
-    """Raises ConfigError: a batch may not start at the latest offset."""
+    """Check the start of a batch read. Raises ConfigError if it is the latest offset of any partition."""
     if isinstance(start, Latest):
         raise ConfigError(
             "startingOffsets", "latest", "a batch read may start at 'earliest' or at offsets, not at 'latest'"
@@ -185,10 +188,11 @@ def check_start(start: Bound) -> None:
 
 
 def check_order(start: Bound, end: Bound) -> None:
-    """Refuse a start behind its end where both are plain numbers; the planner holds what it resolved against it.
+    """Check that no partition's start lies after its end, where both are plain numbers. The planner checks the others
+    once it has resolved them.
 
     Raises:
-        ConfigError: says the partition. Read as an empty range, it would be a mistake that nobody sees.
+        ConfigError: names the partition. Treated as an empty range, such a mistake would go unnoticed.
     """
     if isinstance(start, SpecificOffsets) and isinstance(end, SpecificOffsets):
         _check_order("startingOffsets", start.offsets, end.offsets)

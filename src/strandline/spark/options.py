@@ -53,12 +53,12 @@ SOURCE_OWNED = {
 """Settings of the consumer that would set aside what a plan says; Spark's own source refuses them too."""
 
 ISOLATION, READ_COMMITTED = "isolation.level", "read_committed"
-"""What a read sees, unless `kafka.isolation.level` says otherwise: no record of a transaction that is open or aborted.
-Spark's own source shows them, as Kafka's consumers do where nothing is set."""
+"""Default isolation level of a read: records of open and aborted transactions are not shown, unless
+`kafka.isolation.level` says otherwise. Spark's own source shows them, as Kafka's consumers do by default."""
 
 OF_THE_CATALOG = "provider"
-"""What Spark adds to the options when CREATE TABLE ... USING asks for the columns. It hands none of a table's options
-to a source in Python when the table is read (4.3), so such a table could never be."""
+"""Option that Spark adds when CREATE TABLE ... USING asks for the columns. Spark (4.3) passes none of a table's options
+to a Python source when the table is read, so such a table cannot work and is refused."""
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 

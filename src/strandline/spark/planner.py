@@ -109,13 +109,13 @@ class OffsetRange:
         return self.end - self.start
 
     def without(self, earliest: int) -> OffsetRange:
-        """What is left of the range in a log that begins at `earliest`; an empty range stays a task of its own."""
+        """The range without the offsets below `earliest`, the log's start. An empty range is kept as a task."""
         start = min(max(self.start, earliest), self.end)
         return replace(self, start=start, lost=self.lost + start - self.start)
 
 
 class TopicShape(NamedTuple):
-    """What the planner knows of a topic. `topic_id` is None where the brokers are older than Kafka 2.8."""
+    """The planner's knowledge of a topic. `topic_id` is None if the brokers are older than Kafka 2.8."""
 
     partitions: int
     topic_id: str | None = None
@@ -124,7 +124,7 @@ class TopicShape(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where a log ends, and the leader epoch in which it did; -1 where brokers do not tell."""
+    """End offset of a log, and the leader epoch there; -1 if the broker does not report it."""
 
     offset: int
     leader_epoch: int
@@ -132,18 +132,18 @@ class LogEnd(NamedTuple):
 
 @dataclass(frozen=True)
 class Narrowing:
-    """What filters leave of a batch read; None: everything."""
+    """Restriction of a batch read by filters; a field of None does not restrict it."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     low: int = 0
     high: int | None = None
     since_ms: int | None = None
-    """No record before the first one of this time or later is wanted (ms since 1970)."""
+    """Time (ms since 1970); records before the first one of this time or later are not needed."""
 
 
 class OffsetLookup(Protocol):
-    """What the planner asks the cluster. Answers leave out partitions that are gone by then."""
+    """Requests of the planner to the cluster. Answers leave out partitions that were deleted."""
 
     def topics(self) -> Mapping[str, TopicShape]:
         """Every topic with its number of partitions and its id."""
@@ -158,7 +158,7 @@ class OffsetLookup(Protocol):
         """As `latest`, each with the leader epoch that told it."""
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
-        """Where the logs end these leader epochs (KIP-320)."""
+        """End offset of these leader epochs in each partition's log (KIP-320)."""
 
     def for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """The first offset at or after the time; None where no record is as late."""
@@ -168,7 +168,7 @@ class OffsetLookup(Protocol):
         is gone."""
 
     def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
-        """What an offset of each range takes in the log, in bytes, as a sample has it; 0 where there is none."""
+        """Average bytes of an offset in each range, estimated from a sample; 0 if there is none."""
 
 
 def plan(options: SourceOptions, lookup: OffsetLookup, narrow: Narrowing | None = None) -> list[OffsetRange]:
@@ -301,7 +301,7 @@ def resolve_start(
     latest: Mapping[TopicPartition, int],
     lookup: OffsetLookup,
 ) -> Mapping[TopicPartition, int]:
-    """Where each partition starts, by the option of the highest rank that was given; see `check_named`."""
+    """Start offset of each partition, by the given option with the highest priority; see `check_named`."""
     bound = options.start
     if isinstance(bound, Earliest):
         return earliest

@@ -1,4 +1,4 @@
-"""What a task does: one range of offsets, fetched from its leader, as Arrow batches."""
+"""Reader of a task: it fetches one range of offsets from the leader, and returns Arrow batches."""
 
 from __future__ import annotations
 

@@ -61,14 +61,14 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Feed:
-    """What feeds a task, as far as the sink can know."""
+    """Input of a task, as far as the sink can know it."""
 
     run: str = ""
     """The run of the query, or the batch write: in one run a task's number means the same rows throughout."""
     strict: bool = False
     """Whether the rows are held against those of earlier runs; else the caller vouches that the key names them."""
     notes: Callable[[], Fed | None] = field(default=lambda: None)
-    """What the source has told by now; None where it tells nothing."""
+    """Function that returns the source's report so far; None if the source makes none."""
 
 
 def same_rows(earlier: Attempt, now: Attempt, *, tolerated: bool) -> bool:
@@ -124,7 +124,7 @@ class Others:
 
 
 class Found:
-    """What earlier attempts have written, to be held against the rows of the task that is run again."""
+    """Rows that earlier attempts have written, to compare with the rows of a repeated task."""
 
     def __init__(self, records: Iterable[LogRecord], own: Sequence[Attempt]) -> None:
         """`records` are those of `own`, the attempts at the same rows, and of tasks of earlier runs with other rows."""

@@ -168,7 +168,8 @@ def _carry_out(connections: Connections, query: str, number: int, epoch: Epoch, 
 
 
 def _check_open(admin: Admin, attempts: Sequence[Attempt]) -> None:
-    """Raises SinkError: a transaction that is to be decided is over. It is seen before anything is committed."""
+    """Check that all transactions which are to be decided are still open, before any is committed. Raises SinkError if
+    one has ended."""
     described = admin.describe_transactions([each.transaction for each in attempts])
     for each in attempts:
         now = described[each.transaction]

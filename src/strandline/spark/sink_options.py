@@ -24,7 +24,8 @@ one of them. Measured with rows of 1 KB and the producer in Python: 14 us of CPU
 5 ms), 8 to 10 with these."""
 
 TRANSACTION_TIMEOUT_MS = "900000"
-"""The brokers' own most: from its first row to the end of its epoch a task's transaction may be open for so long."""
+"""transaction.timeout.ms of a task: the brokers' default maximum. A task's transaction stays open from its first row to
+the end of its epoch."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "key": ("binary", "string"),

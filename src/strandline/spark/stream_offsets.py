@@ -32,7 +32,7 @@ _ADVICE = "an offset of this source; the checkpoint is of another source, or dam
 
 @dataclass(frozen=True)
 class Tasks:
-    """How the batch that ends at an offset was cut into tasks."""
+    """Division into tasks of the batch that ends at an offset."""
 
     count: int
     min_partitions: int | None = None
@@ -55,9 +55,9 @@ class StreamOffset:
     offsets: dict[TopicPartition, int]
     ids: Mapping[str, str] = field(default_factory=dict)
     since: StreamOffset | None = None
-    """Where the range that ends here begins; None where it begins at the offset before."""
+    """Start of the range that ends here; None if the range begins at the offset before."""
     tasks: Tasks | None = None
-    """How the batch that ends here is cut; None where the options say it: in an older checkpoint."""
+    """Division into tasks of the batch that ends here; None in an older checkpoint, where the options define it."""
     epochs: dict[TopicPartition, int] = field(default_factory=dict)
     """The leader epochs in which the logs reached these offsets, where they are known."""
 

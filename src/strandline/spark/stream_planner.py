@@ -200,8 +200,8 @@ class StreamPlanner:
     def _begins(
         self, start: StreamOffset, now: StreamOffset, parted: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Where each partition's range begins, which puts the ends in `now` right; fails where that cannot be unless
-        loss is accepted."""
+        """Start offset of each partition's range. Corrects the ends in `now` accordingly. Raises DataLossError if
+        records are lost, unless loss is accepted."""
         ends = now.offsets
         begins = dict.fromkeys(ends, 0)
         for partition, offset in start.offsets.items():

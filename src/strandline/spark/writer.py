@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("strandline.spark")
 
 _WATCH_MS = 250
-"""How often an attempt that sends looks for a newer one."""
+"""Milliseconds between two checks of a sending attempt for newer attempts."""
 
 _SETTLE_MS = 1_000
-"""How long attempts of an earlier run are waited for: what a killed one had under way has reached its leader."""
+"""Milliseconds to wait for attempts of an earlier run: by then the requests of a killed one have reached the leader."""
 
 _QUIET_MS = 10_000
-"""How long an earlier attempt of the same run is waited for, unless it says that it has ended. It may well be alive: a
-slow one beside a speculative one, an executor cut off. Forty times what it needs to look."""
+"""Milliseconds to wait for an earlier attempt of the same run, unless it notes its end. It may still be running (a slow
+one beside a speculative one, an executor cut off). This is forty times its interval of checks."""
 
 PREFIX = "strandline-spark-"
 """Transactional ids of the sink begin with it."""
@@ -68,7 +68,7 @@ class Superseded(SinkError):
 
 @dataclass
 class TaskReport(WriterCommitMessage):
-    """What one task did: rows sent, and rows that an earlier run of it had written."""
+    """Report of a task: rows sent, and rows that an earlier run had written."""
 
     query: str
     epoch: int
@@ -156,7 +156,7 @@ class TaskRun:
         """Attempts at tasks of this epoch that began before this one."""
         self._begun: set[str] = set()
         self._seen = 0
-        """How far the ledger has been looked through for newer attempts."""
+        """Offset up to which the ledger was searched for newer attempts."""
         self._looked_ms = self._begun_ms = 0.0
         self._sent: deque[Future[Ack]] = deque()
         """Records not yet seen acknowledged, in the order in which they were sent."""
@@ -289,7 +289,7 @@ class TaskRun:
             spool.close()
 
     def _records(self, attempts: Sequence[Attempt]) -> Iterator[LogRecord]:
-        """What these attempts have written."""
+        """Records that these attempts have written."""
         options = self._connections.options
         return records_of(attempts, options.bootstrap, options.reader_settings, self._connections.admin)
 

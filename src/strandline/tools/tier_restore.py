@@ -27,7 +27,7 @@ LOOK_S = 0.2
 
 
 class TierRestoreRefused(ClientError):
-    """Nothing was created: what is in the store, or in the cluster, does not allow it."""
+    """The contents of the store, or of the cluster, do not allow the restore. Nothing was created."""
 
 
 class TierRestoreFailed(ClientError):
@@ -120,8 +120,8 @@ def is_there(admin: Admin, stored: StoredTopic) -> bool:
 
 
 def check(admin: Admin, stored: StoredTopic, wanted: Wanted) -> None:
-    """Raises TierRestoreRefused: something was copied that cannot be restored, and that is not allowed; KafkaError: the
-    cluster would not create the topic."""
+    """Check that the topic can be restored. Raises TierRestoreRefused if a part cannot be and that is not allowed, or
+    KafkaError if the cluster would not create the topic."""
     refusal = stored.refusal()
     if refusal and not wanted.allow_loss:
         raise TierRestoreRefused(f"{refusal}. --allow-loss restores the rest; --dry-run with it shows all")

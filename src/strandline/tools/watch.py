@@ -25,7 +25,8 @@ from strandline.proto.kafka.apis import Api
 
 INTERVAL_MS = 250
 ASK_TIMEOUT_MS = 500
-"""A broker that does not answer for so long loses the connection: another may know that it is dead."""
+"""Milliseconds without an answer after which the connection to a broker is closed: another one may know that it is
+dead."""
 
 LOOK_TIMEOUT_MS = 1500
 """Milliseconds for a look in all; more than for an answer, whose own deadline must come first and end the connection.

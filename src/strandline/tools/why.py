@@ -1,8 +1,8 @@
-"""Everything known of one record: `strandline why`.
+"""Explanation of one record, for the command `strandline why`.
 
-Everything comes from what any client may ask (Fetch, ListOffsets, Metadata, DescribeConfigs, DescribeLogDirs), from the
-metrics of nodes whose HTTP listeners are named, and from the names of files where a broker's directory lies on this
-machine. What none of these tells is None, and `unknown` says so in words: nothing is guessed.
+The facts come from requests open to any client (Fetch, ListOffsets, Metadata, DescribeConfigs, DescribeLogDirs), from
+the metrics of nodes whose HTTP listeners are given, and from file names if a broker's directory is on this machine.
+A fact that none of these gives is None, and `unknown` explains it: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
 from strandline.proto.ids import TopicPartition
 
 LOOK_AHEAD = 100_000
-"""Offsets behind a record that are read for a later value of its key."""
+"""Number of offsets after a record that are searched for a later value of its key."""
 
 
 class State(StrEnum):
@@ -45,16 +45,16 @@ class State(StrEnum):
     NOT_COMMITTED = "not-committed"
     """The offset lies at the high watermark or beyond: perhaps written, perhaps not."""
     COMPACTED = "compacted"
-    """The batch is there and the record is not."""
+    """The batch exists, but compaction removed the record."""
     NOTHING = "nothing"
-    """No record that a consumer gets: a marker of the cluster, or offsets that Apache Kafka's compaction left out."""
+    """No record for consumers: a transaction marker, or an offset that Apache Kafka's compaction left without batch."""
     ROTTEN = "rotten"
-    """The leader cannot read it."""
+    """The leader cannot read the record from its disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownReplica:
-    """A replica, and whether it has the record. `has_it`: None where that is not known."""
+    """A replica. `has_it`: whether it has the record, None if not known. `why`: the reason, as a sentence."""
 
     node: int
     role: str
@@ -72,7 +72,7 @@ class LogEnds:
 
 @dataclass(slots=True)
 class Explanation:
-    """Findings on an offset. None: not known, or there is no such thing."""
+    """Facts about one offset. None: not known, or it does not apply."""
 
     topic: str
     partition: int
@@ -89,18 +89,18 @@ class Explanation:
     replicas: tuple[KnownReplica, ...] = ()
     segment: SegmentFile | None = None
     tier: str = ""
-    """Place of a tiered topic's record: the object store, the disks, or both."""
+    """Where a record of a tiered topic is stored: the object store, the disks, or both; "" for other topics."""
     retention: str = ""
     not_before_ms: int | None = None
-    """Retention does not take it earlier, as it is set now."""
+    """Wall time in milliseconds before which retention, as configured now, does not delete the record."""
     compaction: str = ""
     superseded_by: int | None = None
-    """The offset of a later value of its key."""
+    """Offset of a later record with the same key."""
     unknown: list[str] = field(default_factory=list)
 
 
 class Why:
-    """One question: all that is known of one offset."""
+    """One search for everything that is known of an offset."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Why:
         now_ms: int,
         look_ahead: int = LOOK_AHEAD,
     ) -> None:
-        """`ends`: by broker, where its metrics were asked; `now_ms`: wall time."""
+        """`ends`: node id -> ends of its log, for brokers whose metrics were read; `now_ms`: wall time."""
         self._now_ms = now_ms
         self._admin = admin
         self._reader = reader
@@ -123,11 +123,11 @@ class Why:
         self._look_ahead = look_ahead
 
     def answer(self) -> Explanation:
-        """Ask the cluster.
+        """Ask the cluster, and return the explanation.
 
         Raises:
-            ConfigError: no such partition, or an offset below 0.
-            UnknownTopic, KafkaError, ClientTimeout.
+            ConfigError: the partition does not exist, or the offset is below 0.
+            UnknownTopic, KafkaError, ClientTimeout
         """
         tp, offset, admin = self._tp, self._offset, self._admin
         [topic] = admin.describe_topics([tp.topic])
@@ -225,7 +225,7 @@ class Why:
     # ------------------------------------------------------------------ who has it
 
     def _is_on_disks(self, found: Explanation) -> bool:
-        """True if the record lies on the disks; `found` says where a tiered topic (KIP-405) has it."""
+        """True if the record is on the brokers' disks. Sets `found.tier` for a tiered topic (KIP-405)."""
         local_start = self._admin.list_offsets({self._tp: EARLIEST_LOCAL})[self._tp].offset
         last_tiered = self._admin.list_offsets({self._tp: LATEST_TIERED})[self._tp].offset
         if found.offset < local_start:
@@ -361,12 +361,12 @@ _TIME_ENTRY = struct.Struct(">qI")
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A segment of one broker.
+    """A segment file of one broker.
 
     Attributes:
-        is_active: it is written to.
-        newest_ms: the newest timestamp in it; None while it is active, for it may grow.
-        bytes_behind: bytes of the segments after it.
+        is_active: True for the newest segment, which is still written to.
+        newest_ms: newest timestamp in the segment; None while it is active, because it may still change.
+        bytes_behind: bytes of the segments after this one.
     """
 
     node: int
@@ -381,10 +381,10 @@ class SegmentFile:
 def find_segment(
     directory: str, tp: TopicPartition, offset: int, *, node_id: int, cluster_id: str | None
 ) -> SegmentFile | None:
-    """The segment of `offset`; None where the directory is not on this machine, or is another node's.
+    """The segment with `offset`; None if the directory is not on this machine, or belongs to another node.
 
-    A path that a broker names may exist here and be somebody else's, so that meta.properties has to agree. Nothing is
-    opened but that file and the end of one time index.
+    A path that a broker reports may exist on this machine and belong to another node, so meta.properties must match.
+    Only that file and the end of one time index are opened.
     """
     root = Path(directory)
     try:
@@ -413,7 +413,7 @@ def find_segment(
 
 
 def _newest_ms(path: Path) -> int | None:
-    """A closed segment notes its newest timestamp last."""
+    """Newest timestamp of a closed segment, which is the last entry of its time index; None if there is none."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         if size < TIME_ENTRY_BYTES or size % TIME_ENTRY_BYTES:

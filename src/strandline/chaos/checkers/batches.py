@@ -19,7 +19,7 @@ _CRC_COVERS_FROM = 21
 _MAGIC = 2
 _CODEC = 0x07
 _DECOMPRESS = {1: cramjam.gzip.decompress, 3: cramjam.lz4.decompress, 4: cramjam.zstd.decompress}
-"""Codecs by their number in the attributes: those that the simulator's clients use."""
+"""Decompressors of the codecs that simulated clients use, by the codec's number in a batch's attributes."""
 _LONGEST_VARINT = 10
 
 
@@ -28,7 +28,7 @@ class NotABatch(Exception):
 
 
 class StoredRecord(NamedTuple):
-    """A record as it lies in a batch."""
+    """A record in a stored batch."""
 
     offset: int
     key: bytes | None
@@ -37,7 +37,7 @@ class StoredRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch as it lies on a disk."""
+    """A batch on a disk."""
 
     base_offset: int
     size: int
@@ -78,7 +78,7 @@ def parse(head: bytes) -> StoredBatch:
 
 
 def verify(batch: StoredBatch, content: bytes) -> None:
-    """Check that all of its bytes are there and are those that were written. Raises NotABatch."""
+    """Check that a batch is complete and unchanged since it was written. Raises NotABatch."""
     if len(content) < batch.size:
         raise NotABatch(f"{len(content)} of {batch.size} bytes are there, at offset {batch.base_offset}")
     found = crc32c(memoryview(content)[_CRC_COVERS_FROM : batch.size])

@@ -24,7 +24,7 @@ class CopyChecks:
     """
 
     def check_candidates(self, known: Known, candidates: Iterable[int], log_ends: Mapping[int, int]) -> None:
-        """`log_ends`: of the nodes whose process is the one that is registered."""
+        """`log_ends`: log end offsets of the brokers whose running process is the registered one."""
         for node in candidates:
             end = log_ends.get(int(node), known.committed_end)
             if end < known.on_disks_end:
@@ -78,7 +78,7 @@ def _has(disk: SimDisk, directory: str, known: Known) -> bool:
 
 
 class ConsistentRead:
-    """Check of reads: what was shown once at an offset is shown there ever after, to everybody (kafka-tlaplus
+    """Check of reads: a record that was read at an offset is the only one ever read there (kafka-tlaplus
     kip_966_properties)."""
 
     def __init__(self) -> None:

@@ -92,7 +92,7 @@ class Journal:
         self._line({"errors": counts})
 
     def flush(self) -> None:
-        """Let the file have everything: somebody may be reading it."""
+        """Flush the file, for a process that may be reading it."""
         self._file.flush()
 
     def close(self) -> None:

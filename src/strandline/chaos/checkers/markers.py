@@ -1,5 +1,5 @@
-"""Model of the transactions in the committed part of a log, read from its batches by a parser of the checkers' own:
-which are open, which have ended and how, and where the last stable offset is (rules C6, C10).
+"""Model of the transactions in the committed part of a log: which are open, how the others ended, and where the last
+stable offset is (rules C6, C10). The checkers read the batches with a parser of their own.
 
     data of (producer, epoch)      opens a transaction, or goes on with it
     marker of (producer, epoch)    ends it: its epoch is above that of the data (KIP-890 part 2), or the same where the
@@ -28,24 +28,24 @@ _COMMIT = 1
 
 
 class Ends:
-    """Transactions of a log of which any batch may be gone: who wrote a record in one, and what each marker said."""
+    """Transactions of a log that may have lost any batch: the producer of each record, and what each marker said."""
 
     def __init__(self) -> None:
         self._writers: dict[int, int] = {}
-        """Offset -> the producer of a record of a transaction."""
+        """Offset of a transactional record -> id of its producer."""
         self._markers: dict[int, dict[int, bool]] = {}
-        """Producer -> offset of a marker -> whether it is a commit."""
+        """Producer id -> offset of a marker -> True for a commit, False for an abort."""
 
     def wrote(self, producer_id: int, offset: int) -> None:
-        """A record of a transaction."""
+        """Note that this producer wrote the transactional record at `offset`."""
         self._writers[offset] = producer_id
 
     def ended(self, producer_id: int, offset: int, *, commits: bool) -> None:
-        """A marker."""
+        """Note the marker at `offset`, which ends this producer's transaction."""
         self._markers.setdefault(producer_id, {})[offset] = commits
 
     def learn(self, other: Ends | None) -> None:
-        """Take in what was seen of another replica."""
+        """Add what another replica's log showed; None adds nothing."""
         if other is None:
             return
         self._writers |= other._writers
@@ -53,7 +53,7 @@ class Ends:
             self._markers.setdefault(producer_id, {}).update(markers)
 
     def aborted(self, offset: int) -> bool:
-        """True if the record there is of a transaction that was aborted."""
+        """True if the record at `offset` belongs to an aborted transaction."""
         producer_id = self._writers.get(offset)
         if producer_id is None:
             return False
@@ -62,7 +62,7 @@ class Ends:
 
 
 def ends_of(ends: Ends, inside: Sequence[StoredRecord], content: bytes) -> bool:
-    """Note a batch with these records; true if it is a marker."""
+    """Note the records of one batch in `ends`. Returns True if the batch is a marker."""
     (attributes,) = _ATTRIBUTES.unpack_from(content, _ATTRIBUTES_AT)
     producer_id, _ = _PRODUCER.unpack_from(content, _PRODUCER_AT)
     if attributes & _CONTROL:
@@ -84,18 +84,18 @@ class _Open:
 
 
 class LogTransactions:
-    """The committed part of one log, from its beginning.
+    """Transactions in the committed part of one log, from its beginning.
 
     Attributes:
-        next_offset: end of what was taken in.
-        stable: last stable offset of a replica, by its high watermark: the end of a batch.
-        visible: records that a reader of committed data sees: offset -> value.
-        aborted: records that it must never see.
-        repeated: number of markers that ended no transaction: retries of one that was written before.
+        next_offset: offset after the last batch that was read.
+        stable: high watermark (the end of a batch) -> last stable offset of a replica with that high watermark.
+        visible: offset -> value of the records that a read_committed consumer sees.
+        aborted: records that such a consumer must never see.
+        repeated: number of markers that ended no transaction, because they repeat an earlier marker.
     """
 
     def __init__(self, partition: str, of_first_protocol: Container[int] = ()) -> None:
-        """`of_first_protocol`: producers whose epoch lasts over many transactions."""
+        """`of_first_protocol`: ids of producers that keep one epoch over many transactions (before KIP-890)."""
         self.partition = partition
         self._of_first_protocol = of_first_protocol
         self.next_offset = 0
@@ -105,14 +105,14 @@ class LogTransactions:
         self.repeated = 0
         self._open: dict[int, _Open] = {}
         self._records: dict[int, list[tuple[int, str]]] = {}
-        """Producer -> the records of its open transaction."""
+        """Producer id -> (offset, value) of the records of its open transaction."""
         self._epochs: dict[int, int] = {}
-        """Producer -> the epoch of its last batch or marker."""
+        """Producer id -> the producer epoch of its last batch or marker."""
         self._coordinators: dict[int, int] = {}
-        """Producer -> the epoch of the coordinator that wrote its last marker."""
+        """Producer id -> the epoch of the coordinator that wrote its last marker."""
 
     def take(self, batch: StoredBatch, content: bytes) -> None:
-        """Take in the next batch. Raises InvariantViolated."""
+        """Apply the next batch of the log. Raises InvariantViolated if it breaks the order of transactions."""
         (attributes,) = _ATTRIBUTES.unpack_from(content, _ATTRIBUTES_AT)
         producer_id, epoch = _PRODUCER.unpack_from(content, _PRODUCER_AT)
         if producer_id >= 0:
@@ -167,21 +167,24 @@ class LogTransactions:
 
 
 class TransactionChecks:
-    """Checks over the logs of a run, at every look: markers and epochs are in order, and each replica's last stable
-    offset is that of the model (TransactionsInOrder, LastStableOffset); under one leader it never goes back."""
+    """Invariants of the transactions in the logs of a simulated run.
+
+    - TransactionsInOrder: markers and epochs follow each other as the protocol allows.
+    - LastStableOffset: each replica's last stable offset is the model's, and never goes back under one leader.
+    """
 
     def __init__(self, topics: frozenset[str]) -> None:
-        """`topics`: those that transactions are written to, of which no record is deleted."""
+        """`topics`: names of the topics that take transactional records. No record of them may be deleted."""
         self.looked = 0
-        """Number of last stable offsets that were compared."""
+        """Number of last stable offsets compared so far."""
         self.of_first_protocol: set[int] = set()
-        """Ids of producers that have spoken the first protocol, known before anything of theirs is in a log."""
+        """Ids of producers that speak the protocol from before KIP-890, noted before their first batch is in a log."""
         self._topics = topics
         self._logs: dict[str, LogTransactions] = {}
         self._highest: dict[tuple[str, int, int], int] = {}
-        """(partition, node, leader epoch) -> the highest last stable offset that its leader had."""
+        """(partition, leader's node id, leader epoch) -> the highest last stable offset that this leader has shown."""
         self._places: dict[tuple[int, str], Place] = {}
-        """(node, directory) -> a place in its log, of a batch that was taken in."""
+        """(node, directory) -> where the last batch that was read begins in that log."""
 
     def log(self, partition: str) -> LogTransactions:
         """Model of one partition's log."""
@@ -191,10 +194,10 @@ class TransactionChecks:
         self, node: int, partition: tuple[str, int], disk: SimDisk, directory: str, *, high_watermark: int, stable: int,
         leader_epoch: int | None,
     ) -> None:  # fmt: skip
-        """Look at one replica; `stable` is its last stable offset, `leader_epoch` None on a follower.
+        """Check one replica. `stable` is its last stable offset; `leader_epoch` is None for a follower.
 
         Raises:
-            InvariantViolated
+            InvariantViolated: the last stable offset or the order of the transactions is wrong.
         """
         topic, number = partition
         if topic not in self._topics:
@@ -207,8 +210,8 @@ class TransactionChecks:
         facts = {"partition": name, "node": node, "high_watermark": high_watermark, "found": stable}
         if expected is not None:
             self.looked += 1
-            # A replica that starts knows an older high watermark than its last life did, which passed over markers that
-            # are committed: it need not count them as undecided again.
+            # A restarted replica first knows an older high watermark than it did before it stopped. Its last stable
+            # offset may lie higher than this watermark suggests, where committed markers have ended transactions.
             if not expected <= stable <= max(expected, min(high_watermark, log.stable[log.next_offset])):
                 raise InvariantViolated("LastStableOffset", "it is not where it should be", **facts, expected=expected)
         if leader_epoch is not None:
@@ -227,10 +230,11 @@ class TransactionChecks:
                 log.take(batch, at.file.read(batch.size, at.position))
                 self._places[node, directory] = at
         except NotABatch:
-            return  # rot, of which other checks tell
+            return  # the segment has rotted; other checks report that
 
     def check_ended(self) -> None:
-        """No transaction is left open once all is healed and their time is over. Raises InvariantViolated."""
+        """Check that no transaction is open. Called after all faults have healed and the transaction timeout has
+        passed. Raises InvariantViolated."""
         hanging = {name: log.open for name, log in self._logs.items() if log.open}
         if hanging:
             raise InvariantViolated("NoTransactionHangs", "transactions are open that nobody ends", open=hanging)

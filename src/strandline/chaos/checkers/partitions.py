@@ -1,7 +1,7 @@
 """Invariants of partition replication (rules B; kafka-tlaplus kip_966_properties), checked as events run.
 
-`PartitionChecks` looks at the live replicas from outside: their roles and watermarks after turns of the loop, their
-batches on the simulated disks at a sparser cadence.
+`PartitionChecks` looks at the live replicas from outside: at their roles and watermarks after turns of the loop, and
+less often at their batches on the simulated disks.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from strandline.replica.partition import Partition
 
 @dataclass
 class Known:
-    """Facts that the run has shown of one partition so far."""
+    """What the run has shown so far about one partition."""
 
     name: str
     leaders: dict[int, int] = field(default_factory=dict)
-    """leader epoch -> node."""
+    """Leader epoch -> node id of its leader."""
     committed_end: int = 0
-    """The highest high watermark that any leader had."""
+    """Highest high watermark that any leader has shown."""
     log_start: int = 0
-    """The highest log start that any leader had: what lies below was deleted."""
+    """Highest log start offset that any leader has shown: records below it were deleted."""
     committed: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """base offset -> (leader epoch, CRC, next offset) of batches below some replica's high watermark."""
+    """Base offset -> (leader epoch, CRC, next offset) of each batch below some replica's high watermark."""
     compacted: CompactedRecords = field(default_factory=CompactedRecords)
-    """The same of a compacted partition, record by record."""
+    """Committed records of a compacted partition, where batches may differ between replicas."""
     written: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(base offset, leader epoch) -> CRC, committed or not."""
+    """(base offset, leader epoch) -> CRC of each batch, committed or not."""
     restored_end: int = 0
-    """Offset below which everything comes from another cluster, by way of the object store."""
+    """Offset below which all records were restored from the object store of another cluster."""
 
     @property
     def on_disks_end(self) -> int:
-        """Committed records below are on disks. What was restored is in the store alone until something is written
-        behind it: an empty log that is elected begins there."""
+        """End offset of the committed records that replicas must hold. Restored records are only in the object store
+        until a record is written after them; until then a leader with an empty log is correct."""
         return self.committed_end if self.committed_end > self.restored_end else 0
 
 
@@ -57,14 +57,14 @@ class Seen:
     high_watermark: int = -1
     log_end: int = -1
     scanned: int = 0
-    """Batches below were compared already."""
+    """Offset below which the batches have been compared already."""
     place: Place | None = None
-    """Place where the batch at `scanned` begins."""
+    """Where the batch at `scanned` begins on disk; None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Range of a log to compare, and the invariant's name."""
+    """Range of a log to compare, and the name of the invariant that a difference violates."""
 
     name: str
     start: int
@@ -73,35 +73,36 @@ class _Range:
 
 
 def restored_end(tier: Tier) -> int:
-    """End of the records that a tier has from another cluster."""
+    """Offset after the records in `tier` that were restored from another cluster."""
     return max((int(one.end_offset) for one in tier.segments if one.producers is not None), default=0)
 
 
 class PartitionChecks:
     """All partition invariants.
 
-    - OneLeaderPerLeaderEpoch: an epoch has one leader.
-    - MonotonicHighWatermark: within one stay in a role a replica's high watermark never falls, nor passes its log end.
+    - OneLeaderPerLeaderEpoch: a leader epoch has one leader.
+    - MonotonicHighWatermark: while a replica keeps its role, its high watermark never falls and never exceeds its log
+      end offset.
     - LeaderCompleteness: a new leader holds everything below any high watermark ever exposed, byte for byte.
     - CommittedPrefixIdentical: below their high watermarks all replicas hold the same batches.
-    - LogMatching: an (offset, leader epoch) names one batch, wherever it is.
+    - LogMatching: batches with the same (base offset, leader epoch) are equal on all replicas.
     - MaximalIsr: the ISR that the controller has committed lies within the leader's maximal ISR.
     """
 
     def __init__(self, lost: PartitionChecks | None = None) -> None:
-        """`lost`: of a cluster that is no more, whose topics this one may have restored."""
+        """`lost`: the checks of an earlier, destroyed cluster whose topics this one may have restored."""
         self.partitions: dict[TopicIdPartition, Known] = {}
         self._restored: dict[TopicIdPartition, int] = {}
-        """Ends of the records that partitions have from the lost cluster."""
+        """Partition -> offset after its records that were restored from the lost cluster."""
         self._lost = {} if lost is None else lost.partitions
         self.truncations = 0
-        """Logs that were seen to become shorter: a mark that the runs reach what they are to test."""
+        """Number of truncations observed. It shows that the runs reach the cases which they are meant to test."""
         self._seen: dict[tuple[int, TopicIdPartition], Seen] = {}
 
     # --- cheap: after turns of the loop ---
 
     def observe(self, node: int, incarnation: int, disk: SimDisk, partition: Partition) -> None:
-        """Look at one replica. Raises InvariantViolated."""
+        """Check the role and the watermarks of one replica. Raises InvariantViolated."""
         key = partition.state.topic_id_partition
         seen = self._seen.get((node, key))
         if seen is None or seen.incarnation != incarnation:
@@ -133,7 +134,7 @@ class PartitionChecks:
             known.log_start = max(known.log_start, log.log_start_offset)
 
     def note_restored(self, image: MetadataImage) -> None:
-        """Note what the metadata say of a cluster that has restored topics."""
+        """Note from the metadata which records of each partition were restored from another cluster."""
         for where, tier in image.tiers.items():
             if where not in self._restored:
                 self._restored[where] = restored_end(tier)
@@ -156,7 +157,7 @@ class PartitionChecks:
         if leader != node:
             raise InvariantViolated("OneLeaderPerLeaderEpoch", f"node {leader} leads this epoch", **facts)
         if epoch < max(known.leaders):
-            return  # it replays old metadata; nobody believes it any more
+            return  # the broker replays old metadata; the other nodes ignore this leader
         if log.log_end_offset < max(known.committed_end, known.restored_end):
             facts |= {"log_end": log.log_end_offset, "committed_end": known.committed_end}
             facts |= {"restored_end": known.restored_end}
@@ -164,10 +165,10 @@ class PartitionChecks:
         if log.directory not in disk.rotten:
             self._compare(node, log, disk, known, _Range("LeaderCompleteness", 0, known.committed_end))
 
-    # --- dearer: at faults, and now and then ---
+    # --- expensive: at faults, and from time to time ---
 
     def scan(self, node: int, disk: SimDisk, partition: Partition) -> None:
-        """Compare a replica's batches with all that was seen before. Raises InvariantViolated."""
+        """Compare a replica's batches with those of all replicas seen before. Raises InvariantViolated."""
         log, core = partition.log, partition.leader or partition.follower
         seen = self._seen.get((node, partition.state.topic_id_partition))
         if log is None or core is None or seen is None or seen.core is not core or log.directory in disk.rotten:
@@ -181,8 +182,8 @@ class PartitionChecks:
         seen.scanned = committed_end
 
     def _compare(self, node: int, log: PartitionLog, disk: SimDisk, known: Known, what: _Range) -> Place | None:
-        """Compare the batches from `what.start` to the log end: below `what.committed_end` they are committed. Returns
-        where the last of those begins."""
+        """Compare the batches from `what.start` to the log end; those below `what.committed_end` are committed.
+        Returns where the last committed batch begins."""
         name, place, log_end = what.name, what.place, log.log_end_offset
         facts = {"node": node, "partition": known.name}
         expected = max(what.start, log.log_start_offset)
@@ -225,7 +226,7 @@ class PartitionChecks:
         return place
 
     def check_isr(self, node: int, partition: Partition, image: MetadataImage) -> None:
-        """MaximalIsr, of a leader under the newest committed metadata."""
+        """Check MaximalIsr for a leader under the newest committed metadata. Raises InvariantViolated."""
         core = partition.leader
         topic = image.topic_by_id.get(partition.state.topic_id)
         if core is None or topic is None:

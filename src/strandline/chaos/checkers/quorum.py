@@ -52,7 +52,8 @@ class QuorumView:
 
 
 class MonotonicEpoch:
-    """A node's epoch never goes back, over restarts and power cuts too (rule A1: durable before anyone hears of it)."""
+    """A node's epoch never goes back, even over restarts and power cuts (rule A1: it is durable before another node
+    hears of it)."""
 
     def __init__(self) -> None:
         self._epochs: dict[ReplicaKey, int] = {}
@@ -98,7 +99,8 @@ class VotedOnce:
 
 
 class MonotonicHighWatermark:
-    """A node's high watermark never goes back while it runs, and never passes its log's end (rules A6, A8)."""
+    """A node's high watermark never goes back while the node runs, and never exceeds its log end offset (rules A6,
+    A8)."""
 
     def __init__(self) -> None:
         self._watermarks: dict[tuple[int, int], int] = {}
@@ -115,7 +117,7 @@ class MonotonicHighWatermark:
 
 
 class LeaderNeverLoadSnapshot:
-    """Check: while a node leads an epoch, nobody's snapshot replaces its log (rule A10)."""
+    """Check: while a node leads an epoch, no other node's snapshot replaces its log (rule A10)."""
 
     def __init__(self) -> None:
         self._leading: dict[tuple[int, int], tuple[int, int]] = {}
@@ -186,7 +188,7 @@ class CommittedLog:
             raise InvariantViolated("ConsistentCommittedData", "two nodes committed different data", **facts)
 
     def note(self, view: QuorumView) -> None:
-        """Note that what lies below a node's high watermark is committed, on whichever node."""
+        """Note that records below a node's high watermark are committed."""
         if view.log is not None and self.end < view.high_watermark <= view.log.end_offset:
             self.end = view.high_watermark
             self.last_epoch = view.log.epoch_before(view.high_watermark)

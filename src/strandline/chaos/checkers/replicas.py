@@ -100,7 +100,7 @@ _PRODUCER_AT = 43
 """Position in a batch of its producer's id, and the epoch behind it."""
 
 Known = Mapping[int, tuple[int, int]]
-"""Producer id -> its epoch, and the last offset that it wrote, as a replica has it in memory."""
+"""Producer id -> (epoch, offset of its last record), from a replica's memory."""
 
 
 def check_producers(

@@ -1,13 +1,13 @@
-"""Checks of brokers with an authorizer: an admin's changes stay, who may come in does, and nobody else.
+"""Checks of brokers with an authorizer: an admin's changes stay in force, and only users with the right are served.
 
 | violation | says |
 |---|---|
-| NobodyIsKeptOut | a password or a right that stays is refused; once faults have ended, one that changed too |
-| NobodyGetsIn | what was never set opens, what was never given serves; once faults have ended, what was taken too |
-| AnsweredRightsStay | a node's ACLs, credentials or quotas are not those that were answered |
+| NobodyIsKeptOut | a valid password or right was refused (one that changes in the run: checked after all faults) |
+| NobodyGetsIn | a password or right that was never valid was accepted (one that was revoked: after all faults) |
+| AnsweredRightsStay | a node's ACLs, credentials or quotas differ from those that the admin set with success |
 
-A broker that is cut off from the controllers works on with the metadata that it has, and may let in a user who was shut
-out long ago. So rights that were taken back are judged once faults have ended and every node has caught up.
+A broker that is cut off from the controllers works with old metadata, and may accept a user whose right was revoked
+long ago. So revoked rights are checked only after faults have ended and every node has caught up.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PROMPT_MS = 1_500.0
 """Milliseconds within which an answer belongs to the only call that was made: nodes repeat a call after 2 s."""
 
 LATE_PROMPT_MS = 6_000.0
-"""Milliseconds after a prompt answer in which its call may be carried out once more: networks repeat one within 3.4
-s, and the node that does it may be paused."""
+"""Milliseconds after a prompt answer within which a repetition of its call may still take effect: the simulated network
+repeats a call within 3.4 s, and the node that receives it may be paused."""
 
 LATE_MS = 30_000.0
-"""Milliseconds after a call was given up, or answered late, in which it may still be under way: cut off for as long
-as connections last, held by a paused broker, repeated by it while `request.timeout.ms` lasts, repeated by the
+"""Milliseconds after a call was given up, or answered late, within which it may still take effect. Until then it may
+wait on a blocked link or in a paused broker, and may be repeated by a broker (for `request.timeout.ms`) or by the
 network."""
 
 DENIALS = frozenset(
@@ -46,11 +46,11 @@ DENIALS = frozenset(
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     }
 )
-"""Answers that a client with all rights never gets."""
+"""Error codes that a client with all rights never gets."""
 
 
 class Key(NamedTuple):
-    """Thing that an admin changes: a user's password, one of its rights, one of its quotas."""
+    """Thing that an admin changes: a user's password, right or quota."""
 
     kind: str
     who: str
@@ -60,12 +60,12 @@ class Key(NamedTuple):
 
 
 Value = str | float | bool | None
-"""A password, a quota, a right (True); None: there is none."""
+"""A password, a quota or a right (True); None if it is not set."""
 
 
 @dataclass
 class Change:
-    """One attempt to give a key a value."""
+    """One attempt of the admin to set the value of a key."""
 
     key: Key
     value: Value
@@ -82,30 +82,30 @@ class Change:
 
 @dataclass
 class Rights:
-    """Requests of an admin and their answers; attempts of users, and their results.
+    """Requests of an admin with their answers, and attempts of users with their results.
 
-    The admin changes a key by one call after the other.
+    Invariant: the admin has at most one call in flight for a key.
     """
 
     super_users: tuple[str, ...] = ()
     changes: dict[Key, list[Change]] = field(default_factory=dict)
     stored: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(partition, offset) -> value: acknowledged."""
+    """(partition, offset) -> value of each acknowledged record."""
     denied: dict[str, None] = field(default_factory=dict)
-    """Values that were refused for want of a right, by the only attempt."""
+    """Values whose only attempt was refused because a right was missing."""
 
     def ask(self, key: Key, value: Value, now_ms: float) -> Change:
-        """Note that the admin begins to give a key a value; the returned change takes the answer."""
+        """Note that the admin sends a request to set `key` to `value`. The caller enters the answer into the result."""
         change = Change(key, value, now_ms)
         self.changes.setdefault(key, []).append(change)
         return change
 
     def is_quiet(self, key: Key, now_ms: float) -> bool:
-        """Whether no attempt made before `now_ms` can still take effect."""
+        """True if no attempt made before `now_ms` can still take effect."""
         return all(change.until_ms <= now_ms for change in self.changes.get(key, ()))
 
     def last(self, key: Key) -> Change | None:
-        """The latest attempt."""
+        """The latest attempt to change the key; None if there is none."""
         changes = self.changes.get(key)
         return changes[-1] if changes else None
 
@@ -115,12 +115,12 @@ class Rights:
         return [key for key, changes in self.changes.items() if not changes[-1].answered]
 
     def asked(self, key: Key) -> list[Value]:
-        """Values that the admin has asked for the key to have, each once, the latest last."""
+        """Values that the admin has tried to set for the key, each once, the latest last."""
         return list(dict.fromkeys(change.value for change in reversed(self.changes.get(key, ()))))[::-1]
 
     def may_be(self, key: Key) -> list[Value]:
-        """Values that a key may have now: what was answered last, what was asked for since, and what may have come
-        late."""
+        """Values that a key may have now: the last confirmed one, those requested since, and earlier ones whose request
+        may have taken effect late."""
         changes = self.changes.get(key, [])
         answered = [number for number, change in enumerate(changes) if change.answered]
         if not answered:
@@ -134,23 +134,23 @@ class Rights:
         values = self.may_be(key)
         return (values[0],) if len(values) == 1 else None
 
-    # --- what is judged at once ---
+    # --- checks during the run ---
 
     def check_opened(self, user: str, password: str) -> None:
-        """Check that a login which succeeded was with a password that may hold. Raises InvariantViolated."""
+        """Check that a successful login used a password that may be valid. Raises InvariantViolated."""
         if password not in self.asked(Key(PASSWORD, user)):
             raise InvariantViolated("NobodyGetsIn", "a password opens that was never set", user=user, tried=password)
 
     def check_used(self, user: str, right: str, **facts: object) -> None:
-        """Check that a user may have the right by which its record was stored, or it was shown one. Raises
+        """Check that a user may have the right by which its record was stored, or a record was shown to it. Raises
         InvariantViolated."""
         if user not in self.super_users and True not in self.asked(Key(right, user)):
             raise InvariantViolated("NobodyGetsIn", f"{user} did without any right to {right}", **facts)
 
-    # --- what is judged of a node's metadata ---
+    # --- checks of a node's metadata ---
 
     def check_held(self, node: str, holds: Callable[[Key, Value], bool]) -> None:
-        """Check that a node that has caught up holds what was answered. Raises InvariantViolated."""
+        """Check that a node that has caught up has the values that were confirmed. Raises InvariantViolated."""
         for key in self.changes:
             values = self.may_be(key)
             if not any(holds(key, value) for value in values):
@@ -158,14 +158,14 @@ class Rights:
                 raise InvariantViolated("AnsweredRightsStay", "a node has another value, or none", **facts)
 
     def history(self, key: Key) -> list[str]:
-        """A line for each attempt to change the key, for the message of a violation."""
+        """One line for each attempt to change the key, for the message of a violation."""
         return [
             f"{change.value} at {change.invoked_ms:.0f} ms, "
             + (f"answered at {change.ended_ms:.0f}" if change.answered else "unanswered")
             for change in self.changes.get(key, ())
         ]
 
-    # --- what is judged of the records in the end ---
+    # --- checks of the records at the end ---
 
     def check_records(self, records: Mapping[tuple[int, int], str]) -> None:
         """Check all records of the guarded topic, as (partition, offset) -> value; a value begins with its user.
@@ -182,9 +182,9 @@ class Rights:
 
 
 def check_not_denied(errors: Mapping[str, int]) -> None:
-    """Check that clients whose password and rights stay were not refused. Raises InvariantViolated.
+    """Check that clients whose password and rights never change were not refused. Raises InvariantViolated.
 
-    `errors`: number of each error that they met, by name.
+    `errors`: name of an error -> how often these clients met it.
     """
     denials = {name: count for name, count in errors.items() if name in DENIALS}
     if denials:
@@ -192,7 +192,7 @@ def check_not_denied(errors: Mapping[str, int]) -> None:
 
 
 def is_password(credential: ScramCredential | None, password: Value) -> bool:
-    """Whether a stored credential was made from the password. None stands for no credential, and no password."""
+    """True if a stored credential was made from the password. A credential and a password of None match each other."""
     if credential is None or password is None:
         return credential is None and password is None
     made = _made(str(password), credential.salt, credential.iterations)
@@ -206,7 +206,7 @@ def _made(password: str, salt: bytes, iterations: int) -> ScramCredential:
 
 
 def superseded(rights: Rights, user: str) -> Iterator[str]:
-    """Passwords that were asked for a user before, and certainly do not hold any more."""
+    """Earlier passwords of a user that are certainly not valid any more."""
     key = Key(PASSWORD, user)
     kept = rights.may_be(key)
     yield from (str(value) for value in rights.asked(key) if value is not None and value not in kept)

@@ -16,7 +16,7 @@ _SWAP = ".swap"
 
 
 class Place(NamedTuple):
-    """Place of a batch: who goes on from here need not read what lies before."""
+    """Position of a batch in a file, from which a reader can continue without reading the earlier ones."""
 
     file: FileNode
     position: int

@@ -1,7 +1,7 @@
-"""Tiered storage (KIP-405, rule B21): what the metadata name is in the object store, nothing is in neither of store and
-disks, and nothing else stays in the store.
+"""Checks of tiered storage (KIP-405, rule B21): every segment in the metadata is in the object store, every record is
+in the store or on the disks, and no other object remains in the store.
 
-The objects themselves are looked at, and what lies on the disks; never what a node believes of either.
+The checks read the objects and the disks themselves, never a node's own view of them.
 """
 
 from __future__ import annotations
@@ -58,19 +58,18 @@ def batches_in(content: bytes) -> Iterator[tuple[StoredBatch, bytes]]:
 
 
 class TierIsStored:
-    """Every segment that the committed metadata name is in the store: its sidecar, and an object whose batches are
-    those that were committed, one behind the other over all of its offsets, of the leader epochs that the metadata
-    say."""
+    """Every segment in the committed metadata is in the store: its sidecar, and an object with the committed batches of
+    all its offsets, in order, with the leader epochs that the metadata give."""
 
     def __init__(self, cluster_id: str) -> None:
         self.looked = 0
-        """Number of segments that were looked at."""
+        """Number of segments checked so far."""
         self._cluster_id = cluster_id
         self._whole: dict[UUID, tuple[SimObject, SimObject]] = {}
-        """The objects of a segment, as they were when they were looked at."""
+        """Segment id -> its objects, as they were when they were checked."""
 
     def check(self, objects: Objects, where: TopicIdPartition, known: Known, tier: Tier) -> None:
-        """Look at one partition. Raises InvariantViolated."""
+        """Check one partition. Raises InvariantViolated."""
         topic = known.name.rpartition("-")[0]
         end = None
         for segment in tier.segments:
@@ -97,7 +96,7 @@ class TierIsStored:
 
 
 def _look_at_sidecar(data: bytes, log: bytes, segment: TieredSegment) -> None:
-    """Raises NotABatch."""
+    """Check that a sidecar is intact and describes its segment. Raises NotABatch if not."""
     if len(data) < _SIDECAR.size:
         raise NotABatch(f"a sidecar of {len(data)} bytes")
     magic, version, *numbers, crc = _SIDECAR.unpack_from(data)
@@ -118,7 +117,7 @@ def _look_at_sidecar(data: bytes, log: bytes, segment: TieredSegment) -> None:
 
 
 def _look_at_batches(log: bytes, segment: TieredSegment, known: Known) -> None:
-    """Raises NotABatch."""
+    """Check that the batches of a segment match its metadata. Raises NotABatch if not."""
     expected = None
     epochs: list[tuple[int, int]] = []
     for batch, _ in batches_in(log):
@@ -143,12 +142,13 @@ def _look_at_batches(log: bytes, segment: TieredSegment, known: Known) -> None:
 
 
 class TierCoversTheLog:
-    """No replica's log begins on its disk above the tier's end, unless clients or retention have deleted what lies
-    before it: nothing goes from a disk that is not in the store, and a reader who comes from the tier goes on in the
+    """No replica's log on disk begins after the tier's end, except where clients or retention have deleted the records
+    between. So no record leaves the disk before it is in the store, and a reader of the tier can continue in the
     log."""
 
     def check(self, places: Mapping[str, Place], topic_id: UUID, known: Known, tier: Tier, deleted: int) -> None:
-        """Look at one partition on all brokers. `deleted`: records below may be gone. Raises InvariantViolated."""
+        """Check one partition on all brokers. `deleted`: offset below which records may have been deleted. Raises
+        InvariantViolated."""
         for name, (disk, directory) in places.items():
             node = find_directory(disk, directory)
             segments = segments_in(node) if isinstance(node, DirNode) and _is_of(node, topic_id) else []
@@ -162,7 +162,7 @@ class TierCoversTheLog:
 
 
 def _is_of(directory: DirNode, topic_id: UUID) -> bool:
-    """True if a deleted topic may have had this name."""
+    """True if the directory belongs to this topic."""
     file = directory.entries.get(PARTITION_METADATA)
     id_text = urlsafe_b64encode(topic_id.bytes).rstrip(b"=")
     return isinstance(file, FileNode) and id_text in file.read(file.size, 0)
@@ -176,7 +176,7 @@ class NothingLeaks:
         self._cluster_id = cluster_id
 
     def leaks(self, objects: Objects, topics: Mapping[UUID, str], tiers: Mapping[TopicIdPartition, Tier]) -> list[str]:
-        """The keys of this cluster's that are not named. `topics`: id -> name."""
+        """Keys of this cluster's objects that the metadata do not name. `topics`: id -> name."""
         named = {
             object_key(self._cluster_id, topics[where.topic_id], where, segment, suffix)
             for where, tier in tiers.items()
@@ -186,7 +186,7 @@ class NothingLeaks:
         return sorted(key for key in objects.keys() - named if key.startswith(f"{self._cluster_id}/"))
 
     def check(self, objects: Objects, topics: Mapping[UUID, str], tiers: Mapping[TopicIdPartition, Tier]) -> None:
-        """Look at the whole store. Raises InvariantViolated."""
+        """Check the whole store. Raises InvariantViolated."""
         found = self.leaks(objects, topics, tiers)
         if found:
             shown = {key: objects[key].modified_ms for key in found[:SHOWN_MAX]}
@@ -196,11 +196,11 @@ class NothingLeaks:
 
 
 class TierChecks:
-    """All of the above over a store, by the newest metadata."""
+    """All checks of tiered storage over one store, by the newest metadata."""
 
     def __init__(self, store: SimStore, cluster_id: str) -> None:
         self.deletable: Callable[[], Mapping[str, int]] = dict
-        """Topic -> below which offset its records may be gone; 0 where it is not in it."""
+        """Topic -> offset below which its records may have been deleted; 0 for other topics."""
         self._store = store
         self._cluster_id = cluster_id
         self._stored = TierIsStored(cluster_id)
@@ -237,7 +237,7 @@ class TierChecks:
         return self._leaks.leaks(self._store.objects, _names(image), image.tiers)
 
     def check_at_the_end(self, image: MetadataImage) -> None:
-        """Raises InvariantViolated."""
+        """Check that the store holds no object that the metadata do not name. Raises InvariantViolated."""
         self._leaks.check(self._store.objects, _names(image), image.tiers)
 
     def batches(self, image: MetadataImage) -> dict[str, list[tuple[StoredBatch, bytes]]]:

@@ -1,4 +1,5 @@
-"""Checks of operations that hold several sends and polls (rule E1: precommitted-read, G0, G1c, pairs)."""
+"""Checks of a history's transactions, i.e. of operations with several sends and polls (rule E1: precommitted-read, G0,
+G1c, pairs)."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from strandline.chaos.checkers.invariant import Anomaly
 from strandline.chaos.checkers.order import READ_COMMITTED, Analysis
 
 Edges = dict[int, set[int]]
-"""Transaction -> those that must come after it."""
+"""Index of a transaction -> indexes of the transactions that must come after it."""
 
 
 def precommitted_reads(analysis: Analysis) -> Iterator[Anomaly]:
-    """A transaction polls its own send: a consumer of committed data saw what was not committed yet."""
+    """Anomaly precommitted-read: a transaction polled a record that it sent itself, so that a read_committed consumer
+    saw uncommitted data."""
     columns, sends, polls = analysis.columns, analysis.columns.sends, analysis.columns.polls
     if not columns.transactions:
         return
@@ -30,7 +32,7 @@ def precommitted_reads(analysis: Analysis) -> Iterator[Anomaly]:
 
 
 def _writers(analysis: Analysis) -> dict[int, int]:
-    """Value -> the transaction that sent it."""
+    """Value -> index of the transaction that sent it."""
     sends = analysis.columns.sends
     return {
         value: transaction
@@ -40,9 +42,12 @@ def _writers(analysis: Analysis) -> dict[int, int]:
 
 
 def cycles(analysis: Analysis) -> Iterator[Anomaly]:
-    """G0: transactions whose writes follow each other in a circle (ww); G1c: a circle that also needs reads of
-    each other's writes (wr). Kafka interleaves the writes of transactions, so G0 is legal, and so is G1c with a ww
-    edge."""
+    """Anomalies G0 and G1c: cycles between committed transactions.
+
+    G0 is a cycle of writes alone (ww: one transaction writes after another to a partition). G1c is a cycle that also
+    has reads (wr: one transaction reads what another wrote). Kafka interleaves the writes of transactions, so G0 is
+    allowed, and so is G1c with a ww edge.
+    """
     if not analysis.columns.transactions:
         return
     write_edges, read_edges = _write_edges(analysis), _read_edges(analysis)
@@ -64,7 +69,7 @@ def cycles(analysis: Analysis) -> Iterator[Anomaly]:
 
 
 def _write_edges(analysis: Analysis) -> Edges:
-    """Edges from each committed transaction to that of the next write in the partition, if that is another."""
+    """ww edges: from each committed transaction to the one with the next write in the partition, if it differs."""
     writer = _writers(analysis)
     edges: Edges = {}
     for order in analysis.orders:
@@ -80,7 +85,7 @@ def _write_edges(analysis: Analysis) -> Edges:
 
 
 def _read_edges(analysis: Analysis) -> Edges:
-    """Edges from each transaction to those that read what it wrote, and committed."""
+    """wr edges: from each transaction to the committed ones that read what it wrote."""
     writer, polls = _writers(analysis), analysis.columns.polls
     edges: Edges = {}
     for poll, reader in enumerate(polls.transaction):
@@ -131,7 +136,7 @@ def _circles(edges: Edges) -> Iterator[list[int]]:
 
 
 def _named(analysis: Analysis, transactions: list[int]) -> list[str]:
-    """Each transaction by its producer and the first value that it sent."""
+    """Names of transactions for a report: the producer, and the first value that it sent."""
     columns, sends = analysis.columns, analysis.columns.sends
     wanted = set(transactions)
     named: dict[int, str] = {}
@@ -143,8 +148,11 @@ def _named(analysis: Analysis, transactions: list[int]) -> list[str]:
 
 
 def pairs(analysis: Analysis) -> Iterator[Anomaly]:
-    """Exactly once from consumed to produced: pair-duplicate (two committed outputs of one input), pair-lost (a
-    committed transaction passed an input by its committed offsets, and nothing made of it is there)."""
+    """Anomalies of exactly-once processing, where each input is to give one output.
+
+    pair-duplicate: one input has two committed outputs. pair-lost: a transaction committed offsets beyond an input,
+    but the input has no output.
+    """
     columns, sends = analysis.columns, analysis.columns.sends
     if not columns.sources:
         return
@@ -171,7 +179,7 @@ def _home(analysis: Analysis, value: int) -> Partition | None:
 
 
 def _passed(analysis: Analysis) -> Iterator[int]:
-    """Values polled in committed transactions of a pipeline, and passed by the offsets committed with them."""
+    """Values that committed transactions of a pipeline polled, and whose offsets they committed as processed."""
     columns, polls = analysis.columns, analysis.columns.polls
     pipelines = {
         transaction

@@ -143,8 +143,8 @@ class UserRecords:
 
 
 class ConsumerPosition:
-    """Position of one consumer: by what it asked for, and what it was given. Offsets follow on each other: nothing
-    is deleted or compacted in what it reads."""
+    """Position of one consumer, computed from its calls and the records it got. Offsets must follow each other, because
+    no record of its topics is deleted or compacted."""
 
     def __init__(self, who: str, ledger: UserRecords) -> None:
         self.who = who
@@ -154,7 +154,8 @@ class ConsumerPosition:
         """Next offset by assigned partition; None: it is for the consumer to find out."""
         self.paused: set[Partition] = set()
         self.begins: Callable[[Partition, int], None] = lambda _partition, _offset: None
-        """Checks where the consumer begins what it was given by a group. Raises InvariantViolated."""
+        """Check of the position from which a consumer starts to read a partition that its group assigned. Raises
+        InvariantViolated."""
         self._ledger = ledger
         self._at_least: dict[Partition, int] = {}
         self._asked_time: dict[Partition, int] = {}

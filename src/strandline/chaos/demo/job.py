@@ -44,7 +44,7 @@ class Progress(Protocol):
     """Shows how far the job is."""
 
     def step(self, title: str, total: int | None = None) -> Callable[[int], None]:
-        """A new step; call the result with the count done so far."""
+        """Show that a new step begins. Call the result with the count done so far."""
 
 
 def run_job(progress: Progress, *, limit: int | None = None, spark: bool = True) -> Outcome:

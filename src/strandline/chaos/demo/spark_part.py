@@ -1,4 +1,5 @@
-"""The same topic counted by Spark, and copied by a streaming query that outlives a leader."""
+"""Spark part of the demo: it counts the same topic, and copies it by a streaming query that survives the loss of a
+leader."""
 
 from __future__ import annotations
 
@@ -128,7 +129,7 @@ def copy_with_stream(spark: Any, cluster: DevCluster, topics: tuple[str, str], r
 
 
 def _wait_for_rows(query: Any, rows: int, clock: Clock) -> None:
-    """Return once the query has read so many; an error of the query is raised here."""
+    """Return once the query has read `rows` rows. Raises the query's error, if it failed."""
     give_up_ms = clock.monotonic_ms() + STREAM_S * 1000
     while sum(progress.numInputRows for progress in query.recentProgress) < rows:
         if query.awaitTermination(timeout=0.2):
@@ -138,7 +139,7 @@ def _wait_for_rows(query: Any, rows: int, clock: Clock) -> None:
 
 
 def check_stream(result: StreamResult, copied: SparkResult, flights: Flights) -> str:
-    """The query read every row once, and what it wrote equals the CSV."""
+    """Check that the query read every row once, and that its output equals the CSV."""
     if result.rows != len(flights.values):
         raise CheckFailed(f"the query read {result.rows:,} rows, the CSV has {len(flights.values):,}")
     check_spark(copied, flights)

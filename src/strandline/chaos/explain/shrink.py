@@ -43,7 +43,7 @@ class Candidate:
 
 @dataclass
 class Shrunk:
-    """The smallest run that was found, and what it cost."""
+    """The smallest failing run that was found, and the cost of the search."""
 
     best: Candidate
     outcome: Outcome

@@ -157,7 +157,8 @@ def _about_the_quorum(error: BaseException | None) -> bool:
 
 
 def _sickest(recording: Recording) -> str:
-    """The partition that was furthest from whole at the end; the first if all are well; the quorum if there is none."""
+    """The partition in the worst state at the end; the first one if all are healthy; the quorum if there is no
+    partition."""
     worst = (0, next(iter(recording.committed), QUORUM))
     for name, changes in recording.committed.items():
         missing = len(recording.replicas.get(name, {})) - len(changes[-1].isr) + (changes[-1].leader < 0)

@@ -1,4 +1,4 @@
-"""A story as lines of text: one line an event, with the whole partition's state beside it."""
+"""Renders a story as text: one line for each event, with the state of all replicas of the partition beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WINDOW_LINES = 60
 
 
 def render(story: Story, *, lines_max: int = WINDOW_LINES) -> list[str]:
-    """The story, oldest first; of a long one the beginning is left out, but never the record's path."""
+    """Lines of the story, oldest event first. A long story is shortened, but the path of the record is always shown."""
     legend = LEGEND if story.committed else f"{QUORUM_LEGEND}; {LEGEND.split('; ')[1]}"
     lines = [f"{story.subject}: {story.error} at {story.moment(story.failed_ms)}"]
     if story.record:
@@ -41,10 +41,10 @@ def render(story: Story, *, lines_max: int = WINDOW_LINES) -> list[str]:
 
 
 def chosen(story: Story, lines_max: int) -> list[Step | int]:
-    """The steps to show; between them, how many were left out there.
+    """Select the steps to show. An int between two steps is the number of steps left out there.
 
-    The record's path, cut logs and the violation always (the last of them, if there are too many); of the rest what
-    came right after the record was sent, and right before the end.
+    Steps of the record's path, truncations and the violation are always shown (only the last ones, if there are too
+    many). Of the other steps those around the sending of the record and those right before the end are shown.
     """
     steps = story.steps
     wanted = [place for place, step in enumerate(steps) if step.kind in ("record", "truncated", "violation")]
@@ -89,7 +89,7 @@ def _state(point: Replica | None) -> str:
 
 
 def state_words(point: Replica | None) -> str:
-    """A replica at an instant, for a page that has room."""
+    """State of a replica at an instant, in full words for the HTML page."""
     if point is None:
         return ""
     if point.role == DOWN:

@@ -30,7 +30,7 @@ of which one may be without a vote."""
 CUTS = ("proxy", "netns")
 CLIENTS = ("own", "confluent", "aiokafka", "confluent-transactions", "java-transactions")
 PLAIN = CLIENTS[:3]
-"""Clients by whose acknowledgements it is told what a fault costs."""
+"""Clients whose acknowledgements measure the cost of a fault."""
 
 QUICK = {
     "broker.session.timeout.ms": "3000",

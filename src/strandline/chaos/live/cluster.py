@@ -145,7 +145,7 @@ class LiveCluster(DevCluster):
         return self._wires.held(a, b)
 
     def slow_disk(self, node_id: int, delay_ms: float) -> None:
-        """Every group sync and every cold read takes so much longer; 0 undoes it.
+        """Delay every group sync and every cold read of a node by `delay_ms`; 0 ends it.
 
         Raises:
             OSError: the node does not answer on its HTTP listener.
@@ -315,7 +315,7 @@ class LiveCluster(DevCluster):
         _eventually(lambda: same() or None, f"the ISR of {topic}-{partition} is another", timeout_s)
 
     def controller(self) -> int | None:
-        """The active controller; None while there is none, or nobody tells."""
+        """Id of the active controller; None if there is none, or no node reports it."""
         try:
             with Admin(self.responsive or self.bootstrap, **ASK, **client_settings(self.client_properties)) as admin:
                 leader = admin.describe_quorum().leader_id
@@ -375,7 +375,7 @@ class LiveCluster(DevCluster):
         return Path(self.data_dir(node_id))
 
     def _replica(self, node_id: int, topic: str, partition: int) -> Path:
-        """The directory of a replica, wherever it lies; in the node's first one if it is nowhere."""
+        """Directory of a replica; a path in the node's first directory if the replica does not exist."""
         places = [path / f"{topic}-{partition}" for path in self._orders.get(node_id, [Path(self.data_dir(node_id))])]
         return next((path for path in places if path.exists()), places[0])
 
@@ -445,7 +445,8 @@ def _eventually(look: Callable[[], T | None], what: str, timeout_s: float) -> T:
 
 
 def _free_port_base() -> int:
-    """A first port of clients such that all ports of a cluster are free, and below those that connections are given."""
+    """A first client port such that all ports of a cluster are free, and lie below the range of outgoing
+    connections."""
     bases = list(range(11_000, 22_000, 120))
     random.SystemRandom().shuffle(bases)
     numbers = [*range(6), *range(100, 106)]

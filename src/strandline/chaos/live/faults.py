@@ -28,7 +28,8 @@ CLOSED_S = 2.0
 
 
 class NotNow(Exception):
-    """The fault has no victim at the moment, or would break a promise that nobody made; the message says which."""
+    """A fault cannot strike now: it has no target, or would break a guarantee that is not given. The message says
+    which."""
 
 
 class Violated(Exception):
@@ -143,7 +144,7 @@ def _kill_any(scene: FaultContext) -> ActiveFault:
 
 
 def _kill_every_node(scene: FaultContext) -> list[int]:
-    """Kill every node; returns those that ran, in any order."""
+    """Kill every node. Returns the ids of those that ran, in random order."""
     nodes = scene.target.running()
     for node in nodes:
         scene.target.kill(node)
@@ -289,7 +290,8 @@ def _slow_disk(scene: FaultContext) -> ActiveFault:
 
 
 def _clock_ahead(scene: FaultContext) -> ActiveFault:
-    """Set the clock of a node wrong (schedule 100): what expired by it would be gone once it is put right."""
+    """Set the clock of a node wrong (schedule 100). A record that expires by the wrong clock would be lost when it is
+    corrected."""
     node, who = scene.any_leader()
     days = scene.rng.choice(AHEAD_DAYS)
     try:
@@ -326,8 +328,8 @@ def _full_leader(scene: FaultContext) -> ActiveFault:
 
 
 def _wiped_dir(scene: FaultContext) -> ActiveFault:
-    """Kill a node and delete its data, while all others are in sync: a wiped voter has forgotten its votes, a wiped
-    replica what it acknowledged."""
+    """Kill a node and delete its data while all other replicas are in sync. A wiped voter has lost its votes, a wiped
+    replica its acknowledged records."""
     target = scene.target
     scene.all_whole()
     node = scene.any_node()
@@ -420,7 +422,7 @@ def plan(names: list[str], rng: random.Random) -> Iterator[Fault]:
 
 
 def undo(strike: ActiveFault) -> None:
-    """Undo a fault as far as it goes: a node that cannot be reached is left to the end of the run."""
+    """Undo a fault as far as possible; a node that cannot be reached is left until the end of the run."""
     while strike.undo:
         step = strike.undo.pop(0)
         with suppress(OSError, StrandlineError):

@@ -36,11 +36,11 @@ FINISH_S = 150.0
 
 
 class ClientFailed(Exception):
-    """A client process ended with an error; the message holds the end of what it wrote."""
+    """A client process ended with an error. The message contains the end of its output."""
 
 
 def why_not(kind: str, *, secure: bool) -> str | None:
-    """Why a kind of client cannot be part of the load here; None: it can."""
+    """Reason why a kind of client cannot take part in the load here; None if it can."""
     package = KINDS[kind]
     if package is not None and importlib.util.find_spec(package) is None:
         return "is not installed"
@@ -116,7 +116,7 @@ class Load:
         return ended
 
     def finish(self, meanwhile: Callable[[], None]) -> None:
-        """Let every client end what it has begun; returns once all have. Raises ClientFailed."""
+        """Let every client finish its work. Returns once all have ended. Raises ClientFailed."""
         for process in self._running.values():
             if process.stdin is not None:
                 process.stdin.close()

@@ -30,7 +30,7 @@ CLONE_NEWNET = 0x40000000
 NETWORK = "10.231.0"
 BRIDGE_HOST = 254
 NOWHERE = "02:00:00:00:01:00"
-"""A hardware address that nobody has."""
+"""Hardware address that no machine has."""
 
 _OWN = "/proc/thread-self/ns/net"
 
@@ -96,7 +96,8 @@ class Switch:
 
     @contextlib.contextmanager
     def inside(self, node_id: int) -> Iterator[None]:
-        """The calling thread, and what it starts meanwhile, is in the node's namespace."""
+        """Context in which the calling thread, and the processes that it starts, are in the node's network
+        namespace."""
         _enter(self._spaces[node_id])
         try:
             yield

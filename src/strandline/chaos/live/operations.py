@@ -1,7 +1,8 @@
-"""An operator who works while faults strike: commands of `strandline`, typed one after the other, some broken off.
+"""Simulated operator of a live cluster: it runs commands of `strandline` during faults, one after the other, and kills
+some of them in the middle.
 
-Each command is a process of the real command line. A command that fails during a fault is counted. Once everything is
-healed no command may fail, and nothing may be left over of what was begun.
+Each command is a real process. Commands that fail during a fault are counted. Once everything is healed no command may
+fail, and no interrupted operation may leave anything behind.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from strandline.tools.moves.survey import survey
 from strandline.tools.moves.throttle import rates
 
 FACTOR = 3
-"""Replicas of each partition, except while an operation adds one."""
+"""Replication factor of each partition, except while an operation adds a replica."""
 
 COMMAND_S = 120.0
-"""Seconds that a command may take once everything is healed."""
+"""Maximum seconds of a command once everything is healed."""
 
 TRIES = 3
-"""Times that a command is typed once everything is healed: a replica that has just come may not be electable yet."""
+"""Attempts at a command once everything is healed: a replica that has just joined may not be eligible as leader yet."""
 
 IDLE_S = (0.2, 2.0)
 BREAK_OFF_PROBABILITY = 0.2
@@ -58,7 +59,7 @@ OPERATIONS: Mapping[str, str] = {
 
 @dataclass(slots=True)
 class _Typed:
-    """A command that runs."""
+    """A running command."""
 
     kind: str
     words: tuple[str, ...]
@@ -73,15 +74,15 @@ class _Typed:
 
 
 class Operator:
-    """Types commands against a cluster; never waits but in `finish`. Not safe for threads.
+    """Runs commands against a cluster. Only `finish` and `judge` block. Not thread-safe.
 
     Args:
-        topics: the topics whose partitions it moves, each with the number of its partitions.
-        directory: what the commands print is kept there, in `operator.log`.
+        topics: name -> number of partitions, for the topics whose partitions may be moved.
+        directory: directory of `operator.log`, which gets the output of the commands.
         tell: called with a line for each thing that happens.
 
     Attributes:
-        counts: by kind: commands that `ended` well, that `failed`, that were `broken_off`, and `longest_s`.
+        counts: kind of command -> number of commands that `ended` well, `failed` or were `broken_off`; and `longest_s`.
     """
 
     def __init__(
@@ -112,10 +113,11 @@ class Operator:
             self._type(kind, words, breakable=True)
 
     def finish(self, until: Callable[[Callable[[], bool], float, str], None]) -> list[str]:
-        """Undo what was begun, once everything is healed. Returns a sentence for each promise that was broken.
+        """Undo all operations, once everything is healed. Returns a sentence for each requirement that was not met.
 
         Args:
-            until: returns once its first argument holds; raises TimeoutError after so many seconds, with the words.
+            until: `until(condition, seconds, message)` returns once the condition holds, or raises TimeoutError with
+                the message.
         """
         self._wait(until)
         for kind, words in self._undoing():
@@ -128,7 +130,7 @@ class Operator:
         return self.judge(until)
 
     def kill(self) -> None:
-        """End the command that runs. Idempotent."""
+        """Kill the running command, if any. Idempotent."""
         if self._running is not None:
             self._running.process.kill()
             self._running.process.wait()
@@ -281,7 +283,7 @@ class Operator:
         return ("quorum", "replace", str(self._rng.choice(votes)), node, *wait)
 
     def _undoing(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Commands that bring the cluster back to where it began, each made once the one before has ended."""
+        """Commands that restore the cluster's first state. Each is made once the one before has ended."""
         yield "watch", ("cluster", "rebalance", "--follow")
         with self._admin() as admin:
             closed = [node for node, one in survey(admin).brokers.items() if one.cordoned]
@@ -299,7 +301,7 @@ class Operator:
     # --- judging ---
 
     def judge(self, until: Callable[[Callable[[], bool], float, str], None]) -> list[str]:
-        """Check a cluster after all operations have ended. Returns a sentence for each promise that is broken."""
+        """Check a cluster after all operations have ended. Returns a sentence for each requirement that is not met."""
         found: list[str] = []
 
         def nothing() -> bool:
@@ -339,7 +341,7 @@ class Operator:
 
 
 def _throttled(admin: Admin, topics: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Topics that still list throttled replicas, each with its list."""
+    """(topic, throttled replicas) for each topic that still lists some."""
     for resource, entries in admin.describe_configs([ConfigResource("topic", name) for name in topics]).items():
         for entry in entries:
             if entry.name.endswith(".replication.throttled.replicas") and entry.value:

@@ -77,7 +77,7 @@ class Proxies:
         return contextlib.nullcontext()
 
     def add(self, node_id: int, target: Endpoint) -> Endpoint:
-        """Add a node that listens at `target`, and return where others shall connect to reach it. It is unplugged at
+        """Add a node that listens at `target`. Returns the address by which others reach it; it is disconnected at
         first."""
         holder = _bound(0)  # never listens: it keeps the port ours, and refuses, while nobody else does
         self._holders[node_id] = holder
@@ -234,7 +234,7 @@ class Proxies:
         return end.node_id
 
     def _look_up(self, callers: Iterable[_Caller]) -> None:
-        """Find whose connections these are; only while something is cut does anybody ask."""
+        """Find the owners of these connections. Called only while some link is cut."""
         owners = _owners(list(self._pids.items()))  # a copy: another thread adds to it
         for caller in callers:
             caller.looked_up = True
@@ -242,7 +242,7 @@ class Proxies:
 
 
 def _owners(pids: list[tuple[int, int]]) -> dict[int, int]:
-    """Port that a TCP connection comes from -> the node whose process has it."""
+    """Source port of a TCP connection -> id of the node whose process owns it."""
     if not PROC_NET[0].exists():
         return _owners_anywhere(pids)
     # Linux: the kernel's table is dear to read, and psutil would read it twice a process.

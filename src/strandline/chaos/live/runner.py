@@ -333,7 +333,8 @@ class LiveRun:
             self._until(self._whole, WHOLE_S, "not every replica is in sync")
 
     def _wait_acked(self) -> None:
-        """Every partition must acknowledge, with what has been undone so far. Raises Violated."""
+        """Check that every partition acknowledges a record again, after the faults that were undone. Raises
+        Violated."""
         if not self._over:
             since_ms = _now_ms()
             self._progress(lambda: self._acked_since(since_ms), "no acks in every partition")

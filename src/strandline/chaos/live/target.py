@@ -53,11 +53,11 @@ class ChaosTarget(Protocol):
 
     @property
     def store_url(self) -> str | None:
-        """URL of its object store, where this process reaches that too; None: there is none."""
+        """URL of the cluster's object store, if this process can reach it; else None."""
 
     @property
     def responsive(self) -> str:
-        """Bootstrap list of the brokers that run, stand still nowhere, and are cut off from nobody."""
+        """Bootstrap list of the brokers that run, are not paused, and are not cut off from any other."""
 
     def start(self) -> None:
         """Start everything; returns once every node does its work."""
@@ -90,10 +90,10 @@ class ChaosTarget(Protocol):
         """Let nothing come from this node to any other, nor back."""
 
     def slow_disk(self, node_id: int, delay_ms: float) -> None:
-        """Make every sync take so much longer; 0 undoes it."""
+        """Delay every sync of a node by `delay_ms`; 0 ends it."""
 
     def clock_ahead(self, node_id: int, ahead_ms: int) -> None:
-        """Set the node's wall clock ahead by so much; 0 puts it right."""
+        """Set the node's wall clock ahead by `ahead_ms`; 0 corrects it."""
 
     def fill_disk(self, node_id: int) -> None:
         """Take the room of the node's disk."""
@@ -120,7 +120,7 @@ class ChaosTarget(Protocol):
         """Undo cuts, pauses, slow and full disks. Nodes that are down stay down."""
 
     def controller(self) -> int | None:
-        """The active controller; None while there is none, or nobody tells."""
+        """Id of the active controller; None if there is none, or no node reports it."""
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The partition's leader, as soon as it has one. Raises TimeoutError."""
@@ -147,7 +147,7 @@ class NodeNetwork(Protocol):
         """The address at which a node listens."""
 
     def add(self, node_id: int, target: Endpoint) -> Endpoint:
-        """Add a node that listens at `target`, and return where others shall connect to reach it."""
+        """Add a node that listens at `target`. Returns the address by which others reach it."""
 
     def inside(self, node_id: int) -> AbstractContextManager[None]:
         """Start or bind what the context starts or binds where the node is."""
@@ -168,13 +168,12 @@ class NodeNetwork(Protocol):
         """Let everything through again."""
 
     def held(self, a: int, b: int) -> int:
-        """Number of times that something on its way from `a` to `b` met a cut so far; raises DevError where nobody
-        counts."""
+        """Number of times so far that data from `a` to `b` met a cut. Raises DevError where nobody counts."""
 
     def close(self) -> None:
         """Take them away. Idempotent."""
 
 
 def pause(seconds: float) -> None:
-    """Let so much time pass between two looks at what other processes do. Ctrl-C ends it."""
+    """Wait `seconds` between two checks of other processes. Ctrl-C ends the wait."""
     threading.Event().wait(seconds)

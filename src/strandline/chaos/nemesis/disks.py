@@ -62,7 +62,7 @@ def slow(nemesis: Nemesis) -> None:
 
 
 def full(nemesis: Nemesis) -> None:
-    """Space for a little more, then none, until somebody makes room."""
+    """Let a disk run full soon, until space is freed by the fault's end."""
     name = nemesis.pick()
     disk = nemesis.any_disk(name)
     before = disk.config.capacity_bytes
@@ -134,7 +134,7 @@ def _fail_and_restart(nemesis: Nemesis, name: str, what: str, faults: DiskFaults
 
 
 def hang_sync(nemesis: Nemesis) -> None:
-    """No sync of a machine ends for a while; its node gives up, or is blocked, or bears it."""
+    """Let no sync of one machine end for a while. Its node may crash, stay blocked, or continue."""
     name = nemesis.pick()
     if nemesis.world.process(name) is None:
         return
@@ -347,7 +347,7 @@ def _is_beside_logs(path: str) -> bool:
 
 
 def _damaged(rng: random.Random, content: bytes, older: bytes | None) -> tuple[str, bytes]:
-    """Damage a file; the kind of damage comes first."""
+    """Damage the content of a file, by a randomly chosen kind of damage."""
     ways = ["flipped", "flipped", "zeros", "cut", *(["older"] if older is not None and older != content else [])]
     way = rng.choice(ways)
     if way == "older" and older is not None:
@@ -376,7 +376,7 @@ def lose_directory(nemesis: Nemesis) -> None:
 
 
 def wipe(nemesis: Nemesis) -> None:
-    """A machine comes back with a new disk, on the one machine of the run to which such things happen."""
+    """Replace the disk of a machine by an empty one, always on the same machine of a run."""
     name = nemesis.victim
     nemesis.look()
     if not nemesis.may_destroy():

@@ -1,4 +1,7 @@
-"""Faults of the network: cuts, clogs, delay, loss, calls that come late or twice, broken connections."""
+"""Network faults: cut links, delay, loss, calls that arrive late or twice, broken connections.
+
+A fault ends after a random time, or when everything is healed. Nodes and links are chosen at random.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ if TYPE_CHECKING:
 
 _TURNS = 5
 _TURN_MIN_MS, _TURN_MAX_MS = 7_000, 9_000
-"""A session of three seconds has to end in each turn, clients to find the new leader, and records to be written."""
+"""Number and length of the turns of `seesaw`. In each turn a session of 3 s must expire, clients must find the new
+leader, and records must be written."""
 
 
 def partition(nemesis: Nemesis) -> None:
-    """Two machines do not hear each other."""
+    """Block the links between two machines in both directions."""
     first, second = nemesis.pair()
     nemesis.world.partition(first, second)
     duration_ms = nemesis.later(lambda: _mend(nemesis, first, second))
@@ -22,7 +26,7 @@ def partition(nemesis: Nemesis) -> None:
 
 
 def partition_one_way(nemesis: Nemesis) -> None:
-    """One machine does not hear another."""
+    """Block the link from one machine to another, but not the way back."""
     first, second = nemesis.pair()
     nemesis.world.partition(first, second, one_way=True)
     duration_ms = nemesis.later(lambda: _mend(nemesis, first, second))
@@ -35,17 +39,18 @@ def _mend(nemesis: Nemesis, first: str, second: str) -> None:
 
 
 def isolate(nemesis: Nemesis) -> None:
-    """A node hears nobody and is heard by nobody."""
+    """Block all links of one machine, in both directions."""
     name = nemesis.pick()
     nemesis.world.isolate(name)
     nemesis.note(f"isolate {name} for {nemesis.later(lambda: _reconnect(nemesis, name))} ms")
 
 
 def seesaw(nemesis: Nemesis) -> None:
-    """One broker is cut off for good, and of the other two, which never hear each other, one at a time, in turn: so
-    they lead in turn, and each has records of its own in every other epoch. In the end all meet (schedule 2).
+    """Let two brokers that cannot reach each other lead in turn, while a third one is isolated (schedule 2).
 
-    Only with controllers apart from brokers: else the quorum has no majority meanwhile, and nobody leads.
+    In each turn one of the two is isolated as well, so that the other one leads, and each gets records of its own in
+    every other epoch. Then all links are healed. Needs controllers on other machines than the brokers: otherwise the
+    quorum would lose its majority, and no leader could be elected.
     """
     third, first, second = nemesis.rng.sample(list(nemesis.names)[-3:], 3)
     turn_ms = nemesis.rng.randint(_TURN_MIN_MS, _TURN_MAX_MS)
@@ -77,8 +82,8 @@ def _reconnect(nemesis: Nemesis, name: str) -> None:
 
 
 def swizzle(nemesis: Nemesis) -> None:
-    """Swizzle-clogging: machines are cut off one after the other, and come back in another order. Each is deaf, dumb or
-    both."""
+    """Cut off machines one after the other, and reconnect them in another order (FoundationDB's swizzle-clogging). Each
+    machine loses its incoming links, its outgoing links, or both."""
     rng, world = nemesis.rng, nemesis.world
     names = rng.sample(list(world.machines), rng.randint(2, len(world.machines)))
     back = rng.sample(names, len(names))
@@ -100,7 +105,7 @@ def swizzle(nemesis: Nemesis) -> None:
 
 
 def delay(nemesis: Nemesis) -> None:
-    """One link gets slow."""
+    """Add latency to one link."""
     first, second = nemesis.pair()
     link = nemesis.world.network.link(first, second)
     link.extra_latency_us = nemesis.rng.choice((2_000, 20_000, 200_000, 800_000))
@@ -112,7 +117,7 @@ def delay(nemesis: Nemesis) -> None:
 
 
 def loss(nemesis: Nemesis) -> None:
-    """One link loses packets."""
+    """Let one link lose packets, which are sent again later."""
     first, second = nemesis.pair()
     link = nemesis.world.network.link(first, second)
     link.loss_probability = nemesis.rng.choice((0.02, 0.2, 0.5))
@@ -124,12 +129,12 @@ def loss(nemesis: Nemesis) -> None:
 
 
 def late_calls(nemesis: Nemesis) -> None:
-    """Calls of one node to another overtake each other, or come after the caller gave up."""
+    """Delay some calls from one node to another: they overtake each other, or arrive after the caller gave up."""
     _some_calls(nemesis, "late_probability", "are late")
 
 
 def repeated_calls(nemesis: Nemesis) -> None:
-    """Calls of one node to another arrive again, the second time perhaps much later."""
+    """Repeat some calls from one node to another; the second copy may arrive much later."""
     _some_calls(nemesis, "repeat_probability", "come twice")
 
 
@@ -143,8 +148,8 @@ def _some_calls(nemesis: Nemesis, setting: str, what: str) -> None:
 
 
 def stall_connection(nemesis: Nemesis) -> None:
-    """What a client (or a node, where there are no clients) has sent waits in one connection; those that it opens next
-    are quick. So a request is still under way when it has long sent that again, and gone on."""
+    """Delay everything sent over one connection of a client (or of a node, if there are no clients). New connections
+    are not delayed, so that a request may arrive long after its sender repeated it elsewhere and continued."""
     network, names = nemesis.world.network, nemesis.names
     quick = [one for one in network.sockets if one.remote[0] in names and not one.stalled]
     there = [one for one in quick if one.local[0] not in names] or quick
@@ -155,7 +160,7 @@ def stall_connection(nemesis: Nemesis) -> None:
 
 
 def break_connections(nemesis: Nemesis) -> None:
-    """Every connection between two machines is reset."""
+    """Reset every connection between two machines."""
     first, second = nemesis.pair()
     broken = nemesis.world.network.break_connections(first, second)
     broken += nemesis.world.network.break_connections(second, first)

@@ -48,7 +48,7 @@ class Nemesis:
     may_destroy: Callable[[], bool] = lambda: True
     """Whether the victim's metadata log may be destroyed now: the vote it holds is one that can be missed."""
     damaged: dict[str, None] = field(default_factory=dict)
-    """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
+    """Machines whose disk may hold wrong data since a failed sync. No process starts there before a reboot."""
     dead: dict[str, None] = field(default_factory=dict)
     """Machines on which nothing starts, until everything is healed, or the fault that broke them mends them."""
     excused: dict[str, int] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Nemesis:
     """Machine and path -> what a file beside the logs held a while ago."""
     victim: str = ""
     calm_until_ms: float = 0.0
-    """No fault is injected before."""
+    """Time in milliseconds before which no fault is injected."""
     injected: int = 0
     struck: Counter[str] = field(default_factory=Counter)
     """Kind -> how many of them did something: one that finds nothing to strike, or may not, does nothing."""
@@ -87,8 +87,8 @@ class Nemesis:
         self.events.append((round(self.world.now_ms), what))
 
     async def run(self, duration_ms: float, faults: Mapping[str, Callable[[Nemesis], None]]) -> None:
-        """Inject those of `faults` that the options name, for so long; what is still in effect then stays until
-        `heal`."""
+        """Inject those of `faults` that the options name, for `duration_ms` milliseconds. Faults that are still in
+        effect then last until `heal`."""
         until_ms = self.world.now_ms + duration_ms
         schedule = self._schedule
         while True:

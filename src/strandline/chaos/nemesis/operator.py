@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LOOKS_EVERY_MS = 500.0
 _LAST_RESORT_MS = 10_000.0
-"""Milliseconds that nobody leads before votes are forced, or an unclean election is asked for."""
+"""Milliseconds without a leader after which votes are forced, or an unclean election is requested."""
 
 
 _ROLL_MS = 2_000.0
@@ -52,7 +52,7 @@ class Operator:
     force: Callable[[str], None]
     """Stop that node, let it vote beyond doubt, and start it again."""
     leaderless: Callable[[bool], frozenset[tuple[str, int]]] = lambda _: frozenset()
-    """Partitions that nobody leads although every node does its work, or (False) every one that lives."""
+    """Partitions without a leader although every node works normally, or (False) every node that runs."""
     elect: Callable[[frozenset[tuple[str, int]]], None] = lambda _: None
     """An unclean election of these, as their preview advises."""
     offline: Callable[[], frozenset[str]] = frozenset

@@ -16,7 +16,7 @@ SUPERVISOR_MS = 200.0
 
 @dataclass
 class FaultOptions:
-    """Which faults, how often, how long. Times in virtual milliseconds."""
+    """Options of fault injection: which faults, how often, how long. Times are virtual milliseconds."""
 
     kinds: tuple[str, ...] = ()
     gap_min_ms: int = 100
@@ -26,7 +26,7 @@ class FaultOptions:
     first: int = 1_000_000
     """Number of drawn faults that are injected; those after them are drawn and left out."""
     without: tuple[int, ...] = ()
-    """Numbers of faults that are left out, from 0: those that `strandline sim --shrink` found to be irrelevant."""
+    """Numbers (from 0) of the faults to leave out, because `strandline sim --shrink` found them irrelevant."""
 
     @classmethod
     def draw(cls, rng: random.Random, kinds_there_are: Sequence[str]) -> FaultOptions:

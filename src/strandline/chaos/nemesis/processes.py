@@ -1,4 +1,8 @@
-"""Faults of processes and machines: stops, kills, loss of power, pauses, wrong clocks."""
+"""Faults of processes and machines: stops, kills, loss of power, pauses, wrong clocks.
+
+A node that is stopped or killed starts again after a random time, unless its function says otherwise. A polite stop is
+a controlled shutdown, as by SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def stop(nemesis: Nemesis) -> None:
-    """A polite stop."""
+    """Stop one node politely."""
     _stop(nemesis, nemesis.pick())
 
 
 def stop_all(nemesis: Nemesis) -> None:
-    """A polite stop of all nodes, in some order."""
+    """Stop all nodes politely, in random order."""
     for name in nemesis.rng.sample(list(nemesis.names), len(nemesis.names)):
         _stop(nemesis, name)
 
@@ -28,13 +32,13 @@ def _stop(nemesis: Nemesis, name: str) -> None:
 
 
 def _replace(nemesis: Nemesis, name: str) -> None:
-    """A stop that has not ended by now is cut short, as a supervisor does."""
+    """Kill a node that has not finished its polite stop, as a supervisor does, and start it again."""
     nemesis.world.kill(name)
     nemesis.restart(name)
 
 
 def rolling_restart(nemesis: Nemesis) -> None:
-    """One node after the other, each stopped politely, or all of them killed."""
+    """Restart one node after the other, all by polite stops or all by kills."""
     politely = nemesis.rng.random() < 0.7 and nemesis.stop is not None
     nemesis.note(f"rolling restart, {'polite' if politely else 'by kill'}")
     order = nemesis.rng.sample(list(nemesis.names), len(nemesis.names))
@@ -58,43 +62,43 @@ def _roll(nemesis: Nemesis, names: list[str], pause_ms: int, politely: bool) -> 
 
 
 def kill(nemesis: Nemesis) -> None:
-    """kill -9."""
+    """Kill one node (SIGKILL)."""
     nemesis.down(nemesis.pick(), "kill", nemesis.world.kill)
 
 
 def kill_leader(nemesis: Nemesis) -> None:
-    """kill -9 of the active controller or of some partition's leader."""
+    """Kill the active controller or a partition's leader (SIGKILL)."""
     name = nemesis.leader()
     if name is not None:
         nemesis.down(name, "kill the leader", nemesis.world.kill)
 
 
 def kill_controller(nemesis: Nemesis) -> None:
-    """kill -9 of the active controller."""
+    """Kill the active controller (SIGKILL)."""
     name = nemesis.controller()
     if name is not None:
         nemesis.down(name, "kill the controller", nemesis.world.kill)
 
 
 def kill_all(nemesis: Nemesis) -> None:
-    """kill -9 of all nodes at once; each comes back when it likes."""
+    """Kill all nodes at once (SIGKILL); each starts again after its own random time."""
     for name in nemesis.names:
         nemesis.down(name, "kill of all:", nemesis.world.kill)
 
 
 def power_cut(nemesis: Nemesis) -> None:
-    """One machine loses power."""
+    """Cut the power of one machine: unsynced writes on its disk may be lost."""
     nemesis.down(nemesis.pick(), "power cut", nemesis.world.power_cut)
 
 
 def power_cut_all(nemesis: Nemesis) -> None:
-    """All of them do."""
+    """Cut the power of all machines at once: unsynced writes on their disks may be lost."""
     for name in nemesis.names:
         nemesis.down(name, "power cut of all:", nemesis.world.power_cut)
 
 
 def one_stays_dead(nemesis: Nemesis) -> None:
-    """All machines lose power, or all nodes are killed, and one does not come back before everything is healed."""
+    """Cut the power of all machines or kill all nodes, and keep one node down until all faults are healed."""
     if nemesis.dead:
         return
     gone = nemesis.pick()
@@ -118,17 +122,17 @@ def _strike(nemesis: Nemesis, how: str, strike: Callable[[str], Any]) -> None:
 
 
 def kill_in_callback(nemesis: Nemesis) -> None:
-    """kill -9 right before some call of the disk."""
+    """Kill one node right before one of its disk operations."""
     _strike(nemesis, "kill", nemesis.world.kill)
 
 
 def power_cut_in_callback(nemesis: Nemesis) -> None:
-    """The power fails right before some call of the disk."""
+    """Cut the power of one machine right before one of its disk operations."""
     _strike(nemesis, "power cut", nemesis.world.power_cut)
 
 
 def power_cut_all_in_callback(nemesis: Nemesis) -> None:
-    """All machines lose power when one of them calls its disk: in the middle of what they are doing."""
+    """Cut the power of all machines right before a disk operation of one of them."""
     name = nemesis.pick()
     operations = nemesis.rng.randint(1, 60)
 
@@ -141,7 +145,7 @@ def power_cut_all_in_callback(nemesis: Nemesis) -> None:
 
 
 def pause(nemesis: Nemesis) -> None:
-    """SIGSTOP, then SIGCONT."""
+    """Pause one node (SIGSTOP), and let it continue later (SIGCONT)."""
     name = nemesis.pick()
     process = nemesis.world.process(name)
     if process is not None:
@@ -151,12 +155,12 @@ def pause(nemesis: Nemesis) -> None:
 
 
 DAYS_MS = tuple(days * 86_400_000 for days in (-400, -8, 8, 8, 8, 400, 30_000))
-"""Milliseconds by which a clock is set: beyond what anything is kept for, here and by default; the last is a date
-with a wrong digit."""
+"""Milliseconds by which a clock is set wrong: longer than every retention time, of the tests and by default. The last
+one stands for a date with a mistyped digit."""
 
 
 def wall_days(nemesis: Nemesis) -> None:
-    """The wall clock is set ahead or back by days, and put right later (schedule 100)."""
+    """Set the wall clock of one machine ahead or back by days, and correct it later (schedule 100)."""
     name, by_ms = nemesis.pick(), nemesis.rng.choice(DAYS_MS)
     clock = nemesis.world.machines[name].clock
     clock.jump_wall(by_ms)
@@ -165,7 +169,7 @@ def wall_days(nemesis: Nemesis) -> None:
 
 
 def wall_jump(nemesis: Nemesis) -> None:
-    """The wall clock is set, by a little or by an hour; it stays so."""
+    """Set the wall clock of one machine wrong, slightly or by an hour; it is not corrected."""
     name = nemesis.pick()
     by_ms = nemesis.rng.choice((-3_600_000, -500, 500, 3_600_000))
     nemesis.world.machines[name].clock.jump_wall(by_ms)

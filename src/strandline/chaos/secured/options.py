@@ -12,10 +12,11 @@ from strandline.proto.acls import AclBinding, AclFilter, Operation, PatternType,
 from strandline.proto.quotas import QuotaEntity, QuotaKey
 
 SECURED_SHARE = 0.15
-"""Share of the seeds in which brokers ask who a client is, and what it may do."""
+"""Share of the seeds in which brokers authenticate and authorise clients."""
 
 ADMIN, CLIENT, GUEST, NOBODY = "admin", "client", "guest", "nobody"
-"""A super user, who comes with the format; the user of all plain clients; one without rights; one that is not there."""
+"""Users: a super user that is created by the format; the user of all plain clients; one without rights; one that does
+not exist."""
 
 NAMES = ("ann", "ben", "cat", "dan")
 """Users whose rights and passwords change."""

@@ -59,8 +59,8 @@ class Secured:
         return self.admin.prepared and all(_holds(image, key, changes[-1].value) for key, changes in keys)
 
     def check_image(self, node: str, image: MetadataImage) -> None:
-        """Check the metadata of a node that has caught up: what was answered, and nothing that nobody asked for.
-        Raises InvariantViolated."""
+        """Check that the metadata of a node that has caught up contain all confirmed changes, and no other ones. Raises
+        InvariantViolated."""
         self.rights.check_held(node, lambda key, value: _holds(image, key, value))
         asked = {binding_of(key) for key in self.rights.changes if key.kind != PASSWORD and not is_quota(key)}
         strange = [str(one) for one in image.acls if one not in asked]
@@ -68,8 +68,8 @@ class Secured:
             raise InvariantViolated("NobodyGetsIn", "a node has ACLs that nobody made", node=node, acls=strange)
 
     async def look_at_the_end(self, ports: Ports) -> None:
-        """Check at the end that who may come in does, and nobody else, and that the records are those that were
-        acknowledged. Raises InvariantViolated."""
+        """Check at the end that users with the right are served and others are not, and that all acknowledged records
+        exist. Raises InvariantViolated."""
         await self._users.try_all(ports)
         self.rights.check_records(await self._whole(ports))
 

@@ -61,7 +61,7 @@ class Attempt(Enum):
     IN = "in"
     REFUSED = "refused"
     NOTHING = "nothing"
-    """No answer, or another error: nothing is known."""
+    """No answer, or an error that tells nothing about the right."""
 
 
 class Users:

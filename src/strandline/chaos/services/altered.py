@@ -107,7 +107,7 @@ class Altered:
             await self._topics.send(producer, topic_id, topic, value, 0, wait=False, key=key)
 
     async def _make_compacted(self, admin: Admin) -> None:
-        """Make the compacted topic unless it is there."""
+        """Create the compacted topic unless it exists."""
         options = self._shared.options
         keeps = {"delete.retention.ms": str(TOMBSTONES_MS)} if options.tombstones_go else {}
         compacts = SAFE | _COMPACTS | keeps | {"file.delete.delay.ms": str(options.delete_delay_ms)}

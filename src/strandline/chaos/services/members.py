@@ -16,7 +16,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.tools.handling import handle_async
 
 GO_ON_SHARE = 0.6
-"""Share of the members that go on by the same consumer, of those that were cut short and may."""
+"""Share of the interrupted members that continue with the same consumer, where that is allowed."""
 CLOSE_SHARE = 0.7
 """Share of the other members that close it; the rest leave it alone, as a member that hangs."""
 

@@ -16,7 +16,7 @@ STYLES = ("poll", "commit", "iterate", "run")
 """
 
 POISON_EVERY = 13
-"""Every so many-th job is one that no handler of `run` takes."""
+"""Every job with a number divisible by this is one that no handler of `run` accepts."""
 
 PROTOCOLS: tuple[dict[str, Any], ...] = (
     {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000},

@@ -1,4 +1,5 @@
-"""The services' topics: `jobs`, which is fed, and `fleeting`, which is deleted and made anew."""
+"""Topics of the simulated services: `jobs`, which gets records all the time, and `fleeting`, which is deleted and
+created again."""
 
 from __future__ import annotations
 
@@ -15,25 +16,27 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 
 SAFE = {"min.insync.replicas": "2"}
-"""Settings of all topics here: an acknowledgement is a promise, and a deposed leader gives none."""
+"""Settings of all these topics. With two in-sync replicas required, a deposed leader alone acknowledges nothing."""
 
 VISITS = (5, 10, 20, 40)
-"""Records that `fleeting` gets, each time that it is made: fewer or more than it had before."""
+"""Number of records that `fleeting` gets after a creation: chosen at random, so that it has fewer or more than
+before."""
 
 
 def shown(key: str | None, value: bytes | None) -> str:
-    """A record as the ledger has it; of a compacted topic with its key, and without a value for a tombstone."""
+    """Text of a record in the ledger of acknowledged records. It includes the key, if there is one; `value` is None for
+    a tombstone."""
     text = "" if value is None else value.decode()
     return text if key is None else f"{key}={text}"
 
 
 class Topics:
-    """State over all incarnations of the services' process: one that is killed goes on where it was.
+    """Progress of the work on both topics. It survives the services' process, so that a restarted one continues.
 
     Attributes:
-        jobs_id, fleeting_id: of the topics that live, once they do.
-        fed: all jobs are answered.
-        visited: the last of the `fleeting` topics has all its records.
+        jobs_id, fleeting_id: ids of the existing topics; None while they do not exist.
+        fed: True once all jobs are acknowledged.
+        visited: True once the last `fleeting` topic has all its records.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -47,7 +50,7 @@ class Topics:
         self._visits = self._visits_wanted = 0
 
     async def make_jobs(self, ports: Ports) -> None:
-        """Make the topic that stays."""
+        """Create `jobs`, which is never deleted."""
         async with self._shared.admin(ports) as admin:
             if self.jobs_id is None:
                 self.jobs_id = await self.create(
@@ -55,7 +58,7 @@ class Topics:
                 )
 
     async def feed(self, ports: Ports) -> None:
-        """Send jobs, some of them one by one."""
+        """Send all jobs; after some of them, wait for the answer before the next."""
         options, rng = self._shared.options, ports.rng
         producer = self._shared.producer(ports)
         assert self.jobs_id is not None
@@ -69,13 +72,13 @@ class Topics:
         self.fed = True
 
     async def make_and_delete(self, ports: Ports) -> None:
-        """`fleeting`: made, filled, deleted, made anew; the last one stays."""
+        """Create, fill and delete `fleeting` repeatedly. The last one is not deleted."""
         rng, producer = ports.rng, self._shared.producer(ports)
         async with self._shared.admin(ports) as admin:
             while not self.visited:
                 if self.fleeting_id is None:
                     made = await self.create(admin, NewTopic(FLEETING, 1, 3, SAFE | self._shared.options.tiered))
-                    if made in self._shared.ledger.deleted:  # its deletion did not take place, whatever the answer was
+                    if made in self._shared.ledger.deleted:  # the deleted topic still exists: its deletion failed
                         await self.delete(admin, FLEETING)
                         continue
                     self.fleeting_id, self._visits, self._visits_wanted = made, 0, rng.choice(VISITS)
@@ -97,7 +100,7 @@ class Topics:
                 await asyncio.sleep(rng.choice((0.0, 0.0, 2.0, 6.0)))
 
     async def create(self, admin: Admin, new: NewTopic) -> UUID:
-        """The topic under a name that is free, or was taken by an attempt before; its id."""
+        """Create a topic, unless an earlier attempt has created it. Returns its id."""
         while True:
             try:
                 made = (await admin.create_topics([new]))[new.name].topic_id
@@ -120,7 +123,7 @@ class Topics:
         return described.topic_id
 
     async def delete(self, admin: Admin, name: str) -> None:
-        """Return once it is gone."""
+        """Delete a topic. Returns once it does not exist any more."""
         while True:
             try:
                 await admin.delete_topics([name])
@@ -142,8 +145,11 @@ class Topics:
         wait: bool,
         key: str | None = None,
     ) -> None:
-        """What is not acknowledged promises nothing. Nor does what was sent, or answered, while the client took the
-        name for the topic that was deleted: brokers that had not heard of it either may have written it there."""
+        """Send a record, and enter it into the ledger when it is acknowledged.
+
+        A record is not entered if the client's metadata named the deleted topic when it was sent or acknowledged:
+        brokers with the same old metadata may have written it to that topic.
+        """
 
         def is_meant() -> bool:
             return producer.session.metadata.topic_id(topic) in (None, topic_id)

@@ -31,7 +31,7 @@ class DiskConfig:
     capacity_bytes: int = 1 << 34
     slow_factor: float = 1.0
     name_us: int = 0
-    """A name is made, or changed, in so long, and the caller waits for it (a full part of an old ext4: 400)."""
+    """Microseconds to create or rename a file, for which the caller waits (400 in a full region of an old ext4)."""
 
 
 @dataclass
@@ -89,17 +89,17 @@ class SimDisk:
         self.destroyed = 0
         """Number of times that something on it was destroyed for good: a directory, a bit, everything."""
         self.rotten: dict[str, None] = {}
-        """Directories with rotten files: what stands there is not judged."""
+        """Directories with rotten files, which checks of the log skip."""
         self.tails_lost: dict[str, None] = {}
-        """Directories of which the disk did not give back what was synced last: nobody can tell, while they are in no
-        ISR, that something is missing there."""
+        """Directories whose disk lost data that was synced last. While the broker is in no ISR, it cannot find out that
+        data is missing."""
         self._flipped: list[tuple[str, int, int]] = []
         """(path, position, byte) of what `rot` left there."""
         self.operations = 0
         self.locks: dict[str, Caller] = {}
-        """Directory -> the process that has it to itself."""
+        """Directory -> process that has locked it."""
         self.hung = False
-        """No sync that begins now, or is under way, ends."""
+        """True while no sync ends, whether it has begun already or begins now."""
         self.on_blocked: Callable[[Caller], None] = lambda process: None
         """Callback for a process whose loop waits for a hung disk: it runs no further."""
         self._held: list[Callable[[], None]] = []
@@ -112,7 +112,7 @@ class SimDisk:
     # --- what a scenario does to it ---
 
     def crash(self) -> None:
-        """Cut the power: unsynced sectors and names are lost, or not, as chance has it."""
+        """Cut the power: unsynced sectors and names are lost, or not, at random."""
         self.power_cuts += 1
         self._strike = None
         self._held.clear()

@@ -161,7 +161,7 @@ class Names:
         return lost
 
     def _draw(self, rng: random.Random) -> tuple[list[NameChange], list[NameChange]]:
-        """The unsynced changes that are lost, and those that are not."""
+        """Choose at random which of the unsynced changes are lost. Returns the lost ones and the others."""
         changes, self.unsynced = self.unsynced, []
         if not changes:
             return [], []

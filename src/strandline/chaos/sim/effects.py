@@ -53,4 +53,4 @@ EFFECTS: dict[str, str] = {
     "disk-replaced": "a machine got a new, empty disk",
     "disk-unmounted": "a machine started without one of its disks",
 }
-"""name -> what it says that happened."""
+"""Name of an effect -> its meaning."""

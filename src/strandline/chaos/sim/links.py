@@ -27,8 +27,8 @@ class NetworkConfig:
     """
     late_max_us: int = 400_000
     repeat_probability: float = 0.0
-    """Probability that a single call is carried out once more, up to `repeat_max_us` later; nobody hears that
-    answer."""
+    """Probability that a single call is carried out a second time, up to `repeat_max_us` later. The second answer is
+    dropped."""
     repeat_max_us: int = 3_000_000
     repeated_methods: tuple[str, ...] = ()
     """Methods of which calls are carried out once more, with `method_probability`, up to `method_max_us` later."""

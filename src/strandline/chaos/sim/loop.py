@@ -42,7 +42,7 @@ class Transports(Protocol):
 
 
 class Deadlock(RuntimeError):
-    """Nothing is ready and no timer is set: every process waits for another."""
+    """No callback is ready and no timer is set: all processes wait for each other."""
 
 
 class BusyLoop(RuntimeError):

@@ -1,16 +1,16 @@
 """Connections between machines: latency, loss as delay, partitions, breaks, refused and black-holed connects.
 
-A connection is a pair of `Socket`s; what travels over it are items with a size, in order: pieces of a byte stream for
-`transport`, frames for `rpc`. The model is TCP's:
+A connection is a pair of `Socket`s. Items with a size travel over it in order: pieces of a byte stream for `transport`,
+frames for `rpc`. The model is that of TCP:
 
-- a blocked link (one direction) holds what arrives and delivers it, in order, some time after it heals; a sender whose
-  data is held too long gives the connection up (ETIMEDOUT), while its peer knows nothing until it sends itself,
-- a killed process' machine answers for it: its peers get end-of-stream or a reset, new connects are refused,
-- a machine without power answers nothing: peers notice when what they send is not acknowledged, connects vanish,
-- a window bounds what is on the way, so that a reader who stops stalls the writer.
+- a blocked link (one direction) holds items and delivers them, in order, some time after it heals; a sender whose data
+  is held too long closes the connection (ETIMEDOUT), and its peer notices only when it sends something itself,
+- the machine of a killed process answers for it: peers get end-of-stream or a reset, and new connects are refused,
+- a machine without power answers nothing: peers notice when their data is not acknowledged, and connects get no answer,
+- a window bounds the bytes in flight, so that a reader that stops stalls the writer.
 
-A byte stream is never reordered and never has anything twice. Single calls may: `rpc` asks `lateness` and `repetition`
-for each, so that requests of one caller overtake each other, arrive after the caller gave up, and arrive again.
+A byte stream is never reordered or duplicated, but single calls may be: `rpc` asks `lateness` and `repetition` for each
+call, so that requests of one caller overtake each other, arrive after the caller gave up, or arrive twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from strandline.chaos.sim.sockets import END, Listener, Socket
 LOCAL_NAMES = frozenset({"", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"})
 
 _WORLD = contextvars.Context()
-"""The context of what the network does by itself: no process owns it."""
+"""Context of callbacks that belong to the network itself and to no process."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Network:
     listeners: dict[tuple[str, int], Listener] = field(default_factory=dict)
     sockets: dict[Socket, None] = field(default_factory=dict)
     holding: dict[Socket, None] = field(default_factory=dict)
-    """Senders with items that a blocked link keeps back."""
+    """Senders whose items are held by a blocked link, in order of arrival."""
     delivered_bytes: int = 0
 
     def link(self, source: str, target: str) -> Link:
@@ -58,7 +58,7 @@ class Network:
     # --- addresses ---
 
     def bind(self, process: Process, host: str | None, port: int, listener: Listener) -> tuple[str, int]:
-        """Listen at `port` of the process' machine (0: the next free one), whatever local name `host` is.
+        """Listen at `port` of the process's machine (0: the next free one). `host` is any name of this machine.
 
         Raises:
             OSError: the port is taken.
@@ -160,7 +160,7 @@ class Network:
         return lost
 
     def lateness(self, source: str, target: str) -> int:
-        """Microseconds by which a call is carried out later than it arrives."""
+        """Microseconds between a call's arrival and its execution, drawn for each call."""
         probability = max(self.config.late_probability, self.link(source, target).late_probability)
         if probability > 0 and self.rng.random() < probability:
             self.loop.effects["call-late"] += 1
@@ -168,7 +168,7 @@ class Network:
         return 0
 
     def answer_lateness(self, method: str) -> int:
-        """Microseconds by which an answer comes later than the call was carried out."""
+        """Microseconds between a call's execution and the departure of its answer, drawn for each call."""
         return self._lateness_of(method, self.config.late_answers, "answer-late")
 
     def _lateness_of(self, method: str, late: Sequence[str], effect: str) -> int:
@@ -178,7 +178,7 @@ class Network:
         return self.rng.randint(1, self.config.method_max_us)
 
     def repetition(self, source: str, target: str, method: str) -> int:
-        """Microseconds after its arrival at which a call arrives again; 0: it does not."""
+        """Microseconds after which a call arrives a second time; 0 if it does not."""
         if again_us := self._lateness_of(method, self.config.repeated_methods, "call-twice"):
             return again_us
         probability = max(self.config.repeat_probability, self.link(source, target).repeat_probability)
@@ -200,7 +200,7 @@ class Network:
         self.loop.call_at_us(arrival_us, receiver.arrive, item, size, context=receiver.process.context)
 
     def hold(self, sender: Socket, item: Any, size: int) -> None:
-        """Keep the item of a blocked link until it heals, and give up when that takes too long."""
+        """Hold an item of a blocked link until the link heals; close the connection if that takes too long."""
         if sender.releasing and sender.peer is not None:
             sender.held.append((item, size))
             self._deliver_soon(sender, sender.peer)
@@ -227,7 +227,7 @@ class Network:
         self.sockets.pop(socket, None)
 
     def reset_peer(self, socket: Socket) -> None:
-        """Send a reset to the other end: it arrives unless the link is blocked; then the peer stays ignorant."""
+        """Send a reset to the other end. If the link is blocked, it is lost and the peer notices nothing."""
         peer = socket.peer
         if peer is None or peer.closed:
             return
@@ -243,7 +243,8 @@ class Network:
         self.loop.call_soon(socket.break_off, error, context=socket.process.context)
 
     def answer_orphan(self, socket: Socket) -> None:
-        """`socket` sent to a peer that is gone: a living machine answers with a reset, a dead one not at all."""
+        """Answer data that `socket` sent to a process that has ended: its machine sends a reset; if the machine cannot
+        be reached, the connection times out."""
         if socket.doomed:
             return
         socket.doomed = True
@@ -264,11 +265,11 @@ class Network:
     # --- faults ---
 
     def block(self, source: str, target: str) -> None:
-        """Let nothing get from `source` to `target` any more; the other direction is untouched."""
+        """Block the link from `source` to `target`. The other direction is not changed."""
         self.link(source, target).blocked = True
 
     def heal(self, source: str, target: str) -> None:
-        """Unblock, and deliver what was held a retransmission later."""
+        """Unblock a link. Held items arrive after the delay of a retransmission."""
         link = self.link(source, target)
         if not link.blocked:
             return
@@ -293,14 +294,14 @@ class Network:
         self.loop.call_at_us(self.loop.now_us, self._deliver_held, sender, receiver, context=receiver.process.context)
 
     def _deliver_held(self, sender: Socket, receiver: Socket) -> None:
-        """Deliver the oldest item that is held; what arrives meanwhile waits behind those."""
+        """Deliver the oldest held item. New items wait behind the held ones."""
         if sender.held:
             item, size = sender.held.popleft()
             sender.releasing = bool(sender.held)
             receiver.arrive(item, size, in_turn=True)
 
     def stall(self, sender: Socket, duration_us: int) -> None:
-        """Let what is sent by this end wait so long; other connections are as quick as ever."""
+        """Delay everything that this end of a connection sends by `duration_us`. Other connections are not slowed."""
         sender.stalled = True
         self.loop.effects["connection-stalled"] += 1
         self.loop.call_at_us(self.loop.now_us + duration_us, self._go_on, sender, context=_WORLD)
@@ -319,7 +320,7 @@ class Network:
             self.heal(link.source, link.target)
 
     def break_connections(self, first: str, second: str) -> int:
-        """Reset every connection between two machines, both ends at once. Returns how many."""
+        """Reset every connection between two machines, both ends at once. Returns the number of connections."""
         broken = 0
         for socket in list(self.sockets):
             if socket.local[0] == first and socket.remote[0] == second and not socket.closed:
@@ -331,7 +332,7 @@ class Network:
         return broken
 
     def process_died(self, process: Process, *, silent: bool) -> None:
-        """Close a dead process' listeners and sockets as its kernel would; `silent` when the machine lost power too."""
+        """Close a dead process's listeners and sockets as its kernel would. `silent`: the machine has lost power."""
         for address, listener in list(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[address]

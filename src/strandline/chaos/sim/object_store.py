@@ -42,7 +42,7 @@ class StoreFaults:
     """Faults that a nemesis has switched on. Probabilities are of a call."""
 
     away: bool = False
-    """True: nobody answers; who calls learns of it by the timeout."""
+    """True while the store does not answer; callers notice by their timeout."""
     slow_factor: float = 1.0
     """Factor of a call's duration: beyond the timeout a call fails, and is carried out all the same."""
     refused: float = 0.0
@@ -103,7 +103,7 @@ class SimStore:
         return found
 
     def duration_us(self, size_bytes: int) -> int:
-        """Microseconds that a call takes which carries so many bytes."""
+        """Microseconds of a call that transfers `size_bytes`."""
         config = self.config
         latency_us = self._rng.randint(config.latency_min_us, config.latency_max_us)
         if self.faults.slow_factor > 1:
@@ -119,7 +119,8 @@ class SimStore:
 
 
 class SimStorePort:
-    """The ObjectStore port of one process; dead, it asks for nothing more, and what it asked for is carried out."""
+    """ObjectStore port of one process. A dead process sends no more requests; those that it has sent are carried
+    out."""
 
     def __init__(self, store: SimStore, process: Process) -> None:
         self._store = store

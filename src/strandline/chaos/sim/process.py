@@ -41,11 +41,11 @@ class Machine:
 
     @property
     def disks(self) -> list[SimDisk]:
-        """All of them."""
+        """All disks of the machine."""
         return [self.disk, *self.mounted.values()]
 
     def disk_of(self, path: str) -> SimDisk:
-        """The disk that a path lies on."""
+        """The disk of a path."""
         found = (disk for at, disk in self.mounted.items() if path == at or path.startswith(at + "/"))
         return next(found, self.disk)
 
@@ -143,8 +143,8 @@ class Process:
             self._loop.call_at_us(self._loop.now_us + duration_us, self.resume, context=contextvars.Context())
 
     def spend(self, duration_us: int) -> None:
-        """The current callback has worked so long: its clock says so at once, what it does next comes after that, and
-        everything behind the callback waits."""
+        """Let the current callback take `duration_us`: its clock advances at once, its later effects happen after that
+        time, and the next callbacks wait."""
         if duration_us <= 0 or not self.alive:
             return
         clock, now_us = self.clock, self._loop.now_us

@@ -72,7 +72,7 @@ class _UnrulyHandlers(Handlers):
         await super().answer(method, unruly, stream)
 
     async def _unheard(self, method: str, handler: UnaryHandler, request: bytes, wait_us: int) -> None:
-        """Run a handler for whose answer nobody waits; an error is logged, as of a call that somebody waits for."""
+        """Run a handler whose caller no longer waits. An error is logged as for any other call."""
         await asyncio.sleep(wait_us / 1e6)
         try:
             await handler(request)

@@ -57,7 +57,7 @@ class Wire(Protocol):
 
 
 END = object()
-"""The item behind which nothing more comes."""
+"""Item that marks the end of a stream."""
 
 
 class Socket:
@@ -84,7 +84,7 @@ class Socket:
         self.last_arrival_us = 0
         self.held: deque[tuple[Any, int]] = deque()
         self.stalled = False
-        """What this end sends waits on its way: the connection is slow, and no other is."""
+        """True while data sent by this end is delayed: this connection is slow, and others are not."""
         self.releasing = False
         """The link has healed, and what was held is on its way to the peer."""
         self.early: list[tuple[Any, int]] = []

@@ -46,7 +46,7 @@ T = TypeVar("T")
 _WHERE = str(Path(strandline.client.__file__).parent)
 _CALLS = frozenset({"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD"})
 _TURN_MAX_US = 100
-"""A thread that is ready gets its turn within so long, on a machine with time."""
+"""Maximum microseconds until a ready thread gets its turn, on a machine with free CPU time."""
 _TRACED_SHARE = 0.3
 """Share of the loop's callbacks in which it may be stopped. To look at each instruction takes its time."""
 _AGAIN_SHARE = 0.2
@@ -69,8 +69,8 @@ class Threads:
     def __init__(
         self, loop: SimLoop, process: Process, *, clock: Any, rng: random.Random, switch_points: int | None
     ) -> None:
-        """`switch_points`: a thread gives way after so many points, on average; None: where it waits alone, and
-        nothing is traced."""
+        """`switch_points`: average number of switch points after which a thread gives way to another one. None: only
+        where it waits; the code is then not traced."""
         self.loop = loop
         self.process = process
         self.clock = clock
@@ -193,13 +193,13 @@ class Caller:
         self.threads.give_back()
 
     def ready(self) -> None:
-        """Wake it: what it waits for has come, if it waits."""
+        """Wake the thread, if it waits."""
         if self._waits:
             self._waits = False
             self.queue_up()
 
     def queue_up(self) -> None:
-        """Queue its turn, which comes soon."""
+        """Queue the thread's next turn."""
         loop = self.threads.loop
         due_us = loop.now_us + self.threads.rng.randint(0, _TURN_MAX_US)
         self.turn = loop.call_at_us(due_us, self.threads.turn, self, context=self.threads.process.context)
@@ -207,15 +207,15 @@ class Caller:
     # --- in the thread itself ---
 
     def _stop(self) -> None:
-        """Wait until its turn comes."""
+        """Block the thread until its next turn."""
         self.threads.give_back()
         self.go.acquire()
         if sys.gettrace() is None and self.threads.is_traced:  # an exception that came out of the tracing has ended it
             _trace_again(self._trace, sys._getframe())
 
     def wait(self, timeout_s: float | None, *, deaf: bool = False) -> bool:
-        """Wait until somebody calls `ready`, or so long; returns whether somebody did. May raise KeyboardInterrupt,
-        unless `deaf`: then it is raised later."""
+        """Wait until somebody calls `ready`, or until the timeout. Returns True if somebody did. May raise
+        KeyboardInterrupt; with `deaf` that is raised by a later call."""
         if not deaf:
             self._raise_interrupt()
         self._waits = True
@@ -258,7 +258,8 @@ class Caller:
     # --- interrupts ---
 
     def arm(self, points: int | None, after_s: float) -> None:
-        """Be interrupted after so many points; None: after a while, wherever it is then."""
+        """Interrupt the thread after `points` switch points, or, if None, after `after_s` seconds, wherever it is
+        then."""
         self._armed, self._interrupted, self._until_interrupt = True, False, -1
         if points is not None:
             self._until_interrupt = points
@@ -491,7 +492,7 @@ class TwinLoop:
         self._loop.call_soon(self._close)
 
     def _close(self) -> None:
-        """Nothing is called any more."""
+        """Close the loop: no callback is called any more."""
         self._closed = True
         self._ended.put(None)
 

@@ -25,7 +25,7 @@ from strandline.chaos.sim.transport import NetworkTransports
 T = TypeVar("T")
 
 BLOCKED_MS = 5_000
-"""A process whose event loop hangs in a call of the disk is ended by its watch thread after so long."""
+"""Milliseconds after which the watch thread ends a process whose event loop hangs in a disk call."""
 
 
 @dataclass

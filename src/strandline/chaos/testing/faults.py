@@ -251,7 +251,7 @@ class SimFaults:
 
 
 def _outside(action: Callable[..., Any], *arguments: Any) -> None:
-    """Do it in nobody's name: what the world does must not die or pause with the process that asked for it."""
+    """Run an action outside of any process, so that it does not end or pause together with its caller."""
     contextvars.Context().run(action, *arguments)
 
 

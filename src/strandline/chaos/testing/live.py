@@ -42,7 +42,7 @@ METADATA_OFFSET = "kafka_server_raft_metrics_high_watermark "
 
 
 class NobodyAwake(RuntimeError):
-    """Every node is down or paused: there is nobody to ask, and nobody to wait for."""
+    """Every node is down or paused, so that no node can answer."""
 
 
 class ClusterUnderTest:
@@ -160,7 +160,8 @@ class ClusterUnderTest:
         self._tell("heal")
 
     def slow_disk(self, node: int, delay_ms: float, *, required: bool = True) -> RequestedFault:
-        """Make every group sync and cold read of a node take so much longer; 0 undoes it. Met: syncs and reads."""
+        """Delay every group sync and cold read of a node by `delay_ms`; 0 ends it. The fault counts as met when a sync
+        or a read was delayed."""
         self._listening(node)
         if not delay_ms:
             required = False
@@ -401,7 +402,7 @@ def running(
 
 
 def _started(directory: Path, nodes: int, settings: Mapping[str, str]) -> LiveCluster:
-    """Ports are chosen free, and may be somebody else's a moment later: then others are chosen."""
+    """Start a cluster on free ports. If another process takes one in the meantime, other ports are chosen."""
     for tries_left in reversed(range(PORT_TRIES)):
         live = LiveCluster(directory / str(tries_left), nodes=nodes, settings=settings)
         try:

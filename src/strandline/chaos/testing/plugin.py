@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known. Raises UsageError for a number of seeds that is none."""
+    """Register the marker. Raises UsageError for an invalid number of seeds."""
     config.addinivalue_line("markers", MARKER)
     _wanted_seeds(config)
 
@@ -107,7 +107,7 @@ def _wanted_seeds(config: pytest.Config) -> int:
 
 
 def _marked(item: pytest.Item, name: str) -> Any:
-    """Value of the nearest marker; None where there is none."""
+    """Value of the nearest marker; None if there is no marker."""
     for mark in item.iter_markers("strandline"):
         unknown = sorted(set(mark.kwargs) - {"nodes", "settings", "seeds"})
         if mark.args or unknown:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 class FaultNeverStruck(AssertionError):
-    """A test asked for a fault that nothing met: it has not tested what it says."""
+    """A required fault had no effect, so that the test has not tested what it claims."""
 
 
 class RequestedFault:
@@ -32,8 +32,8 @@ class RequestedFault:
 
 
 def assert_met(asked: Sequence[RequestedFault], fault: RequestedFault | None, times: int) -> None:
-    """Check that this fault (None: each required one of `asked`) was met at least so often; raises FaultNeverStruck
-    otherwise."""
+    """Check that a fault (None: each required one of `asked`) was met at least `times` times. Raises FaultNeverStruck
+    if it was not."""
     for each in asked if fault is None else [fault]:
         met = each.met
         if met < times and (each.required or each is fault):
@@ -41,7 +41,7 @@ def assert_met(asked: Sequence[RequestedFault], fault: RequestedFault | None, ti
 
 
 def check_met(faults: Sequence[RequestedFault]) -> None:
-    """Check that every required fault was met; raises FaultNeverStruck, naming those that were not."""
+    """Check that every required fault was met. Raises FaultNeverStruck, which names the others."""
     unmet = [fault.what for fault in faults if fault.required and not fault.met]
     if unmet:
         raise FaultNeverStruck(

@@ -149,7 +149,7 @@ class SimRun:
             raise RunFailed(f"a node of Strandline fell, which it must never do: {self.cluster.fallen[0]}")
 
     def _check_unheard(self, heard: Sequence[BaseException | None]) -> None:
-        """Errors that nobody looked at."""
+        """Raise errors that the test has not looked at."""
         for context in self.world.loop.unhandled:
             error = context.get("exception")
             if error is not None and not any(error is each for each in heard):
@@ -206,7 +206,8 @@ def _error_of(process: Process) -> BaseException | None:
 
 
 def _of_the_test(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame on that is neither ours nor asyncio's; the whole, if there is none."""
+    """The traceback from the first frame that belongs neither to Strandline nor to asyncio; the whole one if there is
+    none."""
     ours = (str(Path(strandline.__file__).parent), str(Path(asyncio.__file__).parent))
     rest = traceback
     while rest is not None and rest.tb_frame.f_code.co_filename.startswith(ours):

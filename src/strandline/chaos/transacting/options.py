@@ -27,7 +27,7 @@ BESIDE_TRANSACTIONS: dict[str, Any] = {"workload": {"many": 100, "consumers": 1}
 
 
 def _writers(number: int) -> tuple[str, ...]:
-    """Ids of so many writers, of which none fences another."""
+    """Transactional ids of `number` writers, which do not fence each other."""
     return tuple(f"writer-{one}" for one in range(number))
 
 
@@ -145,7 +145,7 @@ class TransactionOptions:
     version: int = EPOCH_VERSION
     """transaction.version of the cluster as it is formatted."""
     raised_after_ms: float | None = None
-    """When it is raised to the newest level; None: never."""
+    """Milliseconds after which the level is raised to the newest one; None: never."""
     first_protocol: float = 0.0
     """Share of the producers that speak the first protocol, whatever the cluster offers."""
     remembered: int = REMEMBERED_MAX
@@ -199,7 +199,7 @@ class TransactionOptions:
 
 @contextmanager
 def markers_remembered(number: int) -> Iterator[None]:
-    """Let leaders remember so many of the markers that they have written."""
+    """Let leaders remember only the last `number` markers that they wrote."""
     before = marker_writes.REMEMBERED_MAX
     marker_writes.REMEMBERED_MAX = number
     try:

@@ -257,7 +257,7 @@ class Transacting:
     # --- pipelines ---
 
     async def _pipe(self, ports: Ports, name: str) -> None:
-        """Consume, transform, produce: what comes of a record is there once, with the offset behind it."""
+        """Consume, transform, produce. Each input must give one output, and its offset is committed with it."""
         number = 0
         options = self._options
         most = min(options.consumer.get("max_poll_records", 500), max(options.timeout_ms // _RECORD_MS, 1))

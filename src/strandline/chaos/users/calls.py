@@ -21,12 +21,12 @@ from strandline.client.aio import Consumer, Producer
 T = TypeVar("T")
 
 _STEPS_MAX = 12
-"""A call that is cut in the midst of a turn of the loop has had up to so many steps of others."""
+"""Maximum steps of other tasks after which a call is cancelled within a turn of the loop."""
 _AFTER_S = 0.3
 
 
 class CallInterrupted(Exception):
-    """The call was cancelled, or interrupted: what it was to do may be done or not."""
+    """The call was cancelled or interrupted: its work may or may not be done."""
 
 
 class Exited(Exception):
@@ -38,7 +38,7 @@ class CallMaker(Protocol):
 
     rng: random.Random
     unsure: bool
-    """True of a `send` that was cut short: nobody knows whether the record was queued."""
+    """True for a `send` that was interrupted: the record may or may not be queued."""
 
     def producer(self, settings: Mapping[str, Any]) -> Any:
         """A producer."""

@@ -1,4 +1,4 @@
-"""Users that read as members of a group: what they were given is committed, by themselves or for them, and no more."""
+"""Simulated consumers of a group: exactly the records that they got are committed, explicitly or automatically."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 
 _CLOSE_SHARE = 0.7
-"""Share of the members that end which are closed; the rest is left alone, as a member that hangs."""
+"""Share of the ending members that are closed; the others are abandoned, like a member that hangs."""
 
 
 class Buyer(Reader):
-    """A member of the group: it goes back at most, so that nothing is passed over."""
+    """Member of the group that only seeks back, so that no record is skipped."""
 
     subscribed = True
 
@@ -28,18 +28,17 @@ class Buyer(Reader):
         """`commits`: see `UserOptions.members`."""
         self._own = commits == "own"
         self._said: dict[Partition, set[int]] = {}
-        """Offsets that this member has committed, or tried to, since it was given the partition."""
+        """Partition -> offsets that this member has committed, or tried to, since the partition was assigned to it."""
         self._sure: set[Partition] = set()
-        """Partitions where the group's offset is one of those: a commit was answered."""
+        """Partitions in which a commit of this member succeeded, so that the group's offset is one of `_said`."""
         self._held: list[ConsumedRecord] = []
-        """Records that it was given last, and is not done with: it is done with the next call for records, or a
-        commit."""
+        """Records of the last call, not yet handled. The next call for records, or a commit, makes them handled."""
         self._fresh: set[Partition] = set()
-        """Partitions where it was given records since it was given the partition, or went back."""
+        """Partitions from which it got records since their assignment or its last seek."""
         super().__init__(shared, name, "", wall_ms)
 
     def weights(self) -> list[tuple[int, Act]]:
-        """Acts of the member, and how often it does each."""
+        """(relative frequency, act) of each act of the member."""
         acts: list[tuple[int, Act]] = [
             (40, self._poll), (12, self._step), (12, self._poll_columns), (5, self._pause), (9, self._resume),
             (3, self._seek_back), (5, self._position),
@@ -82,7 +81,7 @@ class Buyer(Reader):
         await hands.call(consumer.subscribe, ORDERS, cut=False, **listeners)
 
     async def leave(self, consumer: Any, hands: CallMaker) -> None:
-        """Close the consumer, or leave it alone, as a member that hangs."""
+        """Close the consumer, or abandon it, like a member that hangs."""
         if hands.rng.random() < _CLOSE_SHARE:
             await super().leave(consumer, hands)
 
@@ -96,7 +95,7 @@ class Buyer(Reader):
                 self.shared.failed(error)
 
     async def call_for_records(self, hands: CallMaker, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call for records; what it was given before is done."""
+        """Call for records. The records of the call before count as handled."""
         self._finish()
         return await super().call_for_records(hands, function, *arguments)
 
@@ -128,7 +127,7 @@ class Buyer(Reader):
             self._said.setdefault(where, set()).add(offset)
 
     async def _commit(self, consumer: Any, hands: CallMaker) -> None:
-        """Commit all that was handed out, as far as this member still holds it."""
+        """Commit all delivered records of the partitions that this member still has."""
         generation, stands, fresh = self.stand.generation, self._stands(), set(self._fresh)
         self._say(stands)
         await hands.call(consumer.commit)
@@ -138,7 +137,7 @@ class Buyer(Reader):
                 await self._read_back(consumer, hands)
 
     async def _commit_some(self, consumer: Any, hands: CallMaker) -> None:
-        """Commit by name: up to where it stands, or less."""
+        """Commit explicit offsets: the current position, or a lower one."""
         some = {where: hands.rng.randint(0, offset) for where, offset in self._stands().items()}
         generation = self.stand.generation
         self._say(some)
@@ -158,8 +157,8 @@ class Buyer(Reader):
         await hands.call(consumer.commit_async, None, answered, cut=False)
 
     async def _read_back(self, consumer: Any, hands: CallMaker) -> None:
-        """Check that the group has what this member committed last, or was committing when it was cut short, and
-        nothing else."""
+        """Check that the group's offset is the one that this member committed last, or one whose commit was
+        interrupted."""
         generation, member = self.stand.generation, consumer.state.generation
         asked = {where: set(self._said[where]) for where in sorted(self._sure) if where in self.stand.next}
         if not asked or member < 0:

@@ -53,7 +53,7 @@ class UserOptions:
     twins: bool
     """One of the producers, of the readers and of the members is the blocking twin, on a thread of its own."""
     switch_points: int
-    """A thread gives way to another one after so many points at which CPython may switch, on average."""
+    """Average number of points where CPython may switch threads, after which a thread gives way to another one."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> UserOptions:

@@ -203,7 +203,7 @@ class Reader:
         self.stand.paused.clear()
 
     async def _seek(self, consumer: Any, hands: CallMaker) -> None:
-        """Seek back, or to the very beginning; a few records ahead, where there are so many."""
+        """Seek back, to the very beginning, or a few records ahead if there are enough."""
         for where in self._some(hands.rng):
             stood = self.stand.next.get(where) or 0
             ahead = min(stood + 3, self.shared.ledger.end(where))
@@ -230,7 +230,7 @@ class Reader:
                 await hands.call(consumer.seek_to_timestamp, {TopicPartition(*where): time_ms}, cut=False)
 
     async def _take_back(self, consumer: Any, hands: CallMaker) -> None:
-        """Take back what an iteration has handed out: it is not done, and comes again."""
+        """Put records back that an iteration has delivered: they are not handled, and are delivered again."""
         invoked_ms = self.shared.now_ms()
         record = await self.call_for_records(hands, consumer.next_record, 0.1)
         if record is None:

@@ -140,7 +140,8 @@ class Users:
                     await asyncio.sleep(0.2)
 
     async def _watch(self, ports: Ports) -> None:
-        """Check that what is committed was given to somebody, who is done with it. Raises InvariantViolated."""
+        """Check that every committed record was delivered to a consumer that has handled it. Raises
+        InvariantViolated."""
         consumer = self._consumer(ports, group_id=BUYERS, enable_auto_commit=False)
         places = [TopicPartition(*where) for where in self.shared.partitions]
         while True:

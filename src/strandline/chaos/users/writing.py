@@ -53,7 +53,7 @@ class Writer:
         self._sent: dict[str, Any] = {}
         """The futures of one producer, by value."""
         self._alone = True
-        """One task sends by it."""
+        """True if only one task sends with this producer."""
 
     async def live(self, hands: CallMaker) -> None:
         """Send until there are no more records to send."""
@@ -213,7 +213,7 @@ class Writer:
         self._sent = {}
 
     def _check(self, sent: dict[str, Any], call: str) -> None:
-        """Raises InvariantViolated."""
+        """Check the outcome of a call that sent records. Raises InvariantViolated."""
         self._shared.acts[call] += 1
         check_answered(self._name, call, {value: future.done() for value, future in sent.items()})
 

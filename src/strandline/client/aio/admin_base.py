@@ -35,7 +35,8 @@ from strandline.proto.kafka.fields import Unencodable
 from strandline.proto.ports import Clock, Rng
 
 NEW_TOPIC_GRACE_MS = 500
-"""How long an unknown topic is asked for again: a broker may not have heard yet of one that was just created."""
+"""Milliseconds for which an unknown topic is asked for again: a broker may not know a topic yet that was just
+created."""
 
 ASKED_AT_ONCE = 16
 """Coordinators."""
@@ -167,7 +168,7 @@ class Operation:
     grace: bool = False
 
     def __post_init__(self) -> None:
-        """Raises TypeError: this client does not speak one of the APIs."""
+        """Check that the client supports all APIs of the operation. Raises TypeError if not."""
         for api in (self.api, *self.also):
             if api not in SUPPORTED:
                 raise TypeError(f"{api.title}: the versions that this client speaks are to stand in client/network.py")
@@ -414,7 +415,7 @@ class AdminBase:
         return results_of({one.key: results[one.key] for one in asked if one.key in results}, errors)
 
     def _check(self, operation: Operation, question: Question[Any], answer: Any) -> None:
-        """Raises KafkaError: the answer is an error as a whole."""
+        """Check an answer. Raises KafkaError if the answer as a whole is an error."""
         code = _code(answer)
         if code is not ErrorCode.NONE:  # rule A31/log-dirs-that-are-denied-are-none
             words = _words(answer) if question.words is None else question.words(answer)
@@ -452,7 +453,7 @@ class AdminBase:
         return await self._retrying(ask)
 
     async def _retrying(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Until the limit of the call, see `_carry_out`."""
+        """Repeat a question until it succeeds or the call's time limit is reached, see `_carry_out`."""
         failures = 0
         while True:
             try:

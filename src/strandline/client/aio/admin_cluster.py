@@ -212,7 +212,7 @@ class ClusterAdmin(AdminBase):
 
 
 def _features(told: Any) -> FeaturesDescription:
-    """Features are told since version 3."""
+    """Features from an ApiVersions response, which has them since version 3."""
     return FeaturesDescription(
         {one.name: (one.min_version, one.max_version) for one in getattr(told, "supported_features", ())},
         {one.name: one.max_version_level for one in getattr(told, "finalized_features", ())},

@@ -24,7 +24,7 @@ from strandline.proto.scram import (
 
 
 class UserAdmin(AdminBase):
-    """Who may log in by SCRAM."""
+    """Administration of users that log in by SCRAM."""
 
     @Operation(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, each="results", key="user", about="user")
     async def describe_scram_credentials(

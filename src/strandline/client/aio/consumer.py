@@ -121,7 +121,7 @@ class Consumer:
         self._states: dict[TopicPartition, PartitionState] = {}
         self._tasks = Tasks(self._broke)
         self._broken: ClientError | None = None
-        """Internal error that ended what goes on between the calls."""
+        """Internal error that ended the background tasks; None if there is none."""
         self._closed = False
         self._first = 0
         """Index of the partition that the last poll began with."""
@@ -188,7 +188,7 @@ class Consumer:
             await self._parting(self._group.unsubscribe, self._timeout_ms())
 
     def subscription(self) -> tuple[str, ...]:
-        """The topics subscribed to; of a pattern those that are known to match."""
+        """Topics of the subscription; for a pattern, the known topics that match."""
         wanted = None if self._group is None else self._group.subscribed
         return () if wanted is None else wanted.topics
 
@@ -241,7 +241,7 @@ class Consumer:
         self._seek_by_query(dict.fromkeys(partitions or self._states, LATEST))
 
     def seek_to_timestamp(self, timestamps_ms: Mapping[Partition, int]) -> None:
-        """Go on from the first record at or after a time (ms since 1970), or from the end where there is none."""
+        """Seek to the first record at or after a time (ms since 1970), or to the end if there is none."""
         for timestamp_ms in timestamps_ms.values():
             if timestamp_ms < 0:
                 raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
@@ -390,7 +390,7 @@ class Consumer:
                 self.seek(where, one.offset)
 
     def put_back(self, records: Iterable[ConsumerRecord | Place]) -> None:
-        """Hand out again these records, which were handed out and came to nobody."""
+        """Deliver these records again, which were delivered but never reached the application."""
         for record in reversed(list(records)):
             where = TopicPartition(record.topic, record.partition)
             if where in self._states:
@@ -524,7 +524,7 @@ class Consumer:
     async def offsets_for_times(
         self, timestamps_ms: Mapping[Partition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time (ms), None where there is none. Raises as `end_offsets`."""
+        """First record at or after each time (ms); None if there is none. Raises as `end_offsets` does."""
         wanted = {partition_of(item): timestamp_ms for item, timestamp_ms in timestamps_ms.items()}
         self._started()
         found = await self._leaders.list_offsets(wanted, self._timeout_ms(), read_committed=self._read_committed)

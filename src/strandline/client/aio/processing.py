@@ -23,8 +23,8 @@ from strandline.proto.system import system_rng
 
 POLL_S = 1.0
 TRANSACTION_TIMEOUT_MS = 10_000
-"""Default of `transaction.timeout.ms` here, as in Kafka Streams: for so long a program that was killed keeps the one
-waiting that takes its partitions over."""
+"""Default of `transaction.timeout.ms` here, as in Kafka Streams. A program that takes over the partitions of a killed
+one waits at most this long."""
 PAUSE_S = 0.1
 """Pause before the same records are tried again."""
 
@@ -99,7 +99,7 @@ async def _each(made: AsyncIterable[Send] | Awaitable[Made]) -> AsyncIterator[Se
 
 
 def several(made: Made) -> Iterable[Send]:
-    """What a transform has made of one record."""
+    """The records to send, from the result of a transform for one record."""
     if made is None:
         return ()
     return (made,) if isinstance(made, Send) else made

@@ -112,7 +112,8 @@ def _owners(
 
 
 def _balanced(members: list[Member], counts: Mapping[str, int], owners: Mapping[TopicPartition, str]) -> Shares:
-    """Members keep what they have; the rest goes to the one with fewest; then partitions move until none evens out."""
+    """Balanced assignment. Members keep their partitions; free ones go to the member with fewest; then partitions are
+    moved until no move improves the balance."""
     wanted = {member.member_id: frozenset(member.subscription.topics) for member in members}
     shares: Shares = {member.member_id: [] for member in members}
     everything = [TopicPartition(topic, number) for topic in sorted(counts) for number in range(counts[topic])]
@@ -129,7 +130,7 @@ def _balanced(members: list[Member], counts: Mapping[str, int], owners: Mapping[
 
 
 def _move_one(shares: Shares, takers: Mapping[str, list[str]]) -> bool:
-    """Move one partition to a member that has at least two fewer; false when there is none to move."""
+    """Move one partition to a member with at least two fewer. Returns False if there is none to move."""
     for giver in sorted(shares, key=lambda name: -len(shares[name])):
         lightest = {topic: min(names, key=lambda name: len(shares[name])) for topic, names in takers.items() if names}
         for place in range(len(shares[giver]) - 1, -1, -1):

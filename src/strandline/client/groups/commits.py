@@ -84,7 +84,7 @@ class Progress:
         return self._one
 
     def _settle(self) -> None:
-        """Write down where the iteration stands."""
+        """Store the position of the iteration."""
         before, one = self._before, self._one
         if before is not None:
             self._done[TopicPartition(before.topic, before.partition)] = _behind(before)
@@ -180,8 +180,8 @@ class Progress:
         }
 
     def doubt(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that something is on its way to the coordinator, who may take it and never say so: what it had is not
-        known."""
+        """Note that a commit is being sent. The coordinator may apply it without answering, so that its committed
+        offset is unknown."""
         self._doubted.update(dict.fromkeys(partitions))
 
     def was_committed(self, partition: TopicPartition, offset: int, *, by_transaction: bool = False) -> None:
@@ -239,7 +239,8 @@ _FROM_OUTSIDE = (
 
 
 class HandedOut(NamedTuple):
-    """What a consumer has handed out and not committed, for a transaction to commit; and the membership it is under."""
+    """Offsets of the records that a consumer has delivered but not committed, for a transaction to commit, with the
+    consumer's group membership."""
 
     group: GroupMetadata
     offsets: dict[TopicPartition, OffsetAndMetadata]
@@ -486,7 +487,8 @@ class Commits:
         }
 
     def _signature(self) -> Identity:
-        """The membership to commit under: a subscriber that is no member commits nothing, for nobody could fence it."""
+        """Membership to commit under. A subscriber that is not a member cannot commit, because it could not be
+        fenced."""
         return self._member_only(self._member.identity) if self._subscribed() else Identity()
 
     def _member_only(self, identity: Identity) -> Identity:

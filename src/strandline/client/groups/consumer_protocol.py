@@ -25,7 +25,8 @@ JOIN, LEAVE, AWAY = 0, -1, -2
 """Epochs that say what a heartbeat is for; AWAY: a static member that will be back."""
 
 ANSWER_MS = 10_000
-"""A heartbeat waits until what it changes is committed; after so long another coordinator is looked for."""
+"""Milliseconds to wait for the answer to a heartbeat, which comes once its changes are committed. After that the client
+looks for another coordinator."""
 
 Assigned = frozenset[tuple[UUID, int]]
 
@@ -52,7 +53,7 @@ class ConsumerMembership(Membership):
         """The coordinator may count this member in: it was asked to, and has not refused."""
         self._assigned: Assigned = frozenset()
         self._ids: dict[TopicPartition, UUID] = {}
-        """By which id each partition was given: a topic that is made anew has been given to nobody yet."""
+        """Partition -> topic id under which it was assigned: a topic that was created again is not assigned yet."""
 
     async def _join_once(
         self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...]

@@ -1,4 +1,4 @@
-"""What a group's coordinator is asked without a membership: offsets."""
+"""Requests to a group's coordinator that need no membership: offsets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
 BY_NAME_AT_MOST = {Api.OFFSET_COMMIT: 9, Api.OFFSET_FETCH: 9, Api.TXN_OFFSET_COMMIT: 5}
-"""The last versions that name topics by their names; behind them topics go by ids."""
+"""API -> last version that names topics by name; later versions use topic ids."""
 
 
 class Identity(NamedTuple):
-    """The member that commits. The default is none: the group must be empty then (rule C7)."""
+    """Member that commits. The default is no member: the group must then be empty (rule C7)."""
 
     member_id: str = ""
     generation: int = -1
@@ -36,10 +36,10 @@ class GroupCoordinator(Coordinator):
     # -- offsets ----------------------------------------------------------------------------------------------------
 
     async def commit(self, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """One OffsetCommit: by the ids of the topics, where they are known and the broker takes them.
+        """Send one OffsetCommit, with topic ids if they are known and the broker supports them.
 
         Raises:
-            TopicReplaced: an offset is one of a topic that has gone.
+            TopicReplaced: an offset belongs to a deleted topic.
             KafkaError: the first error of a partition; the retriable ones may be sent again.
         """
         self.check_ids(offsets)
@@ -53,7 +53,8 @@ class GroupCoordinator(Coordinator):
     async def commit_in_transaction(
         self, values: Mapping[str, Any], offsets: Mapping[TopicPartition, OffsetAndMetadata], at_most: int | None
     ) -> None:
-        """One TxnOffsetCommit, which names topics as `commit` does; `values` say whose it is.
+        """Send one TxnOffsetCommit, with topic ids as in `commit`. `values`: fields that identify the producer and the
+        group's member.
 
         Raises:
             KafkaError: the first error of a partition; the retriable ones may be sent again.
@@ -61,8 +62,8 @@ class GroupCoordinator(Coordinator):
         await self._commit(Api.TXN_OFFSET_COMMIT, values, offsets, at_most)
 
     def check_ids(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Raises TopicReplaced: another topic has the name of one whose records an offset counts, as far as this client
-        knows."""
+        """Check that no topic was replaced, as far as this client knows. Raises TopicReplaced if an offset belongs to a
+        deleted topic with the same name."""
         ids = self._ids(item.topic for item in offsets)
         for item, offset in offsets.items():
             known = ids[item.topic]
@@ -106,12 +107,12 @@ class GroupCoordinator(Coordinator):
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """One OffsetFetch: what is committed, of these partitions or (None) of all that have something; with the id of
-        the topic that it was asked for, where that is known.
+        """Send one OffsetFetch. Returns the committed offsets of these partitions, or (None) of all partitions that
+        have one, with the topic id if it is known.
 
         Raises:
-            KafkaError: UNSTABLE_OFFSET_COMMIT while a transaction is open (`stable`), UNKNOWN_TOPIC_ID where this
-                client and the coordinator know different topics by one name, and what the coordinator says.
+            KafkaError: the coordinator's error; UNSTABLE_OFFSET_COMMIT while a transaction is open (`stable`);
+                UNKNOWN_TOPIC_ID if this client and the coordinator know different topics with one name.
         """
         wanted: list[dict[str, Any]] | None = None
         ids: dict[str, UUID | None] = {}
@@ -151,7 +152,7 @@ class GroupCoordinator(Coordinator):
         return {name: metadata.topic_id(name) if metadata.is_known(name) else None for name in names}
 
     def _check_topic(self, api: Api, code: ErrorCode, partition: TopicPartition) -> None:
-        """A topic that the coordinator does not know may be new, or gone: metadata tell which, soon."""
+        """Request new metadata if the coordinator does not know a topic: it may be new, or deleted."""
         if code.refresh_metadata:
             self._session.metadata.request_update()
         self.check(api, code, topic=partition.topic, partition=partition)

@@ -24,7 +24,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 
 EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH})
-"""Errors by which the group goes on without this member; what it had may belong to others."""
+"""Errors that mean that the group continues without this member. Its partitions may belong to others."""
 
 
 class Membership(ABC):
@@ -194,7 +194,7 @@ class Membership(ABC):
         await self.leave(error)
 
     def expelled(self, error: StrandlineError) -> None:
-        """Note that the group goes on without this member; the next poll tells the listeners and joins anew."""
+        """Note that the group continues without this member. The next poll calls the listeners and joins again."""
         logs.group.warning("group %s: this consumer is no member any more: %s", self._coordinator.group_id, error)
         self._end(error)
         self.needs_join = True

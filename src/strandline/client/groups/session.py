@@ -33,7 +33,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.internal_topics import how_to_make
 
 Listener = Callable[[list[TopicPartition]], object]
-"""Function that is told of partitions; may be a coroutine function."""
+"""Function or coroutine function that is called with partitions."""
 Invoke = Callable[[Listener, list[TopicPartition]], Awaitable[None]]
 """Caller of listeners: on the event loop, or, for blocking consumers, by the thread that polls."""
 
@@ -92,7 +92,8 @@ class Subscribed:
     def of(
         cls, topics: Topics, on_assigned: Listener | None, on_revoked: Listener | None, on_lost: Listener | None
     ) -> Subscribed:
-        """Raises ConfigError: no topics, or something else than names."""
+        """Check and normalise a subscription. Raises ConfigError if there are no topics, or something other than
+        names."""
         listeners = (on_assigned, on_revoked, on_lost or on_revoked)
         if isinstance(topics, re.Pattern):
             return cls((), topics, *listeners)
@@ -187,8 +188,8 @@ class GroupSession:
             timeout_ms=config.default_api_timeout_ms, wake_poll=holder.wake_poll,
         )  # fmt: skip
         self.callback_error: BaseException | None = None
-        """What a callback of `commit_async` raised, for the next poll: a ClientError that tells of it; SystemExit and
-        alike as they are, for `close` as well."""
+        """Exception of a `commit_async` callback, to raise at the next poll: wrapped into a ClientError, but SystemExit
+        and the like unchanged (for `close` as well)."""
         self._config = config
         self._session = session
         self._holder = holder
@@ -243,7 +244,7 @@ class GroupSession:
         )
 
     def start(self) -> None:
-        """Begin what goes on beside the polls: automatic commits, and the look-out for topics. Once."""
+        """Start the background tasks, automatic commits and the search for topics. Call it once."""
         if not self._started:
             self._started = True
             self._session.metadata.subscribe(self._look_at_metadata)

@@ -19,8 +19,8 @@ from strandline.proto.settings import (
 )
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""A new member that has joined and hears nothing is given up after so long: it does not send heartbeats yet, and its
-client may have gone while the rebalance lasted (Kafka's constant)."""
+"""Milliseconds after which a new member that joined but never got an answer is removed: it does not send heartbeats
+yet, and its client may have gone during the rebalance (Kafka's constant)."""
 
 MEMBER_BYTES_MAX = 1024 * 1024
 """The most that one member may have in subscriptions: no more would fit into the record of its group."""

@@ -68,7 +68,7 @@ class ShardContext:
         return group_id in self.offsets or self.pending.has_group(group_id)
 
     def forget_if_unused(self, group: Group) -> None:
-        """Forget a group of which nothing was ever stored, and in which nobody is."""
+        """Forget a group that has no members and was never stored."""
         if not group.stored and not group.size and not self.has_offsets(group.group_id):
             self.groups.pop(group.group_id, None)
 

@@ -22,7 +22,7 @@ NEWS_MS = 20.0
 """Milliseconds between two looks whether the metadata have what is waited for."""
 
 CREATED_MS_MAX = 3_000.0
-"""A topic that was created is known here after so long, or the client asks again."""
+"""Maximum milliseconds to wait until this broker knows a topic that was just created; after that the client retries."""
 
 CREATE_TIMEOUT_MS = 5_000.0
 

@@ -72,7 +72,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
             self.runtime.tell_all(TopicsChanged())
 
     async def ask(self, key: str, command: Any, *, asked_ms: float | None = None, patient: bool = False) -> Any:
-        """As of every coordinator; `key` is the group id."""
+        """Send a command to the shard of a group, as every coordinator does; `key` is the group id."""
         patient = patient or isinstance(command, FetchOffsets)  # rule B34/elected-anew-it-denies-offsets
         return await super().ask(key, command, asked_ms=asked_ms, patient=patient)
 

@@ -1,4 +1,4 @@
-"""Reading a shard's partition from its beginning to its end."""
+"""Loading of a coordinator's shard: its partition is read from beginning to end and replayed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from strandline.proto.kafka.keyed_record import Record
 from strandline.replica.manager import ReplicaManager
 
 LOAD_BYTES = 128 * 1024
-"""Read at once, between two turns of the event loop."""
+"""Bytes read between two turns of the event loop."""
 
 RECORDS_PER_TURN = 500
-"""Replayed at once: some milliseconds."""
+"""Records replayed between two turns of the event loop, which takes some milliseconds."""
 
 
 class Latest:
-    """The records of a log that a shard needs: of each key the last one that counts, and all of open transactions.
+    """Records of a log that a shard needs: the last valid one of each key, and all records of open transactions.
 
-    A record counts that is in no transaction, or in one that was committed; the place of the record decides which one
-    is the last, not that of the marker (KAFKA-14505).
+    A record is valid if it belongs to no transaction or to a committed one. The last record is the one with the highest
+    offset; the offset of the marker does not matter (KAFKA-14505).
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Latest:
         self._in_order = True
 
     def take(self, records: Iterable[LogRecord]) -> None:
-        """Take in records that are in no transaction, in the order of the log."""
+        """Add records that belong to no transaction, in the order of the log."""
         latest = self._latest
         for record in records:
             if record.key is not None:
@@ -43,22 +43,22 @@ class Latest:
                 latest[record.key] = record
 
     def take_pending(self, records: Iterable[LogRecord], producer_id: int) -> None:
-        """Take in records of a transaction."""
+        """Add records of an open transaction."""
         self._open.setdefault(producer_id, []).extend(records)
 
     def end(self, producer_id: int, *, commit: bool) -> None:
-        """Take in a marker."""
+        """Apply a marker: make the transaction's records valid (`commit`), or drop them."""
         for record in self._open.pop(producer_id, ()):
             if commit and self._is_last(record):
                 self.take([record])
-                self._in_order = False  # its place is before those that were taken since
+                self._in_order = False  # this record comes before others that were added since
 
     def _is_last(self, record: LogRecord) -> bool:
         known = None if record.key is None else self._latest.get(record.key)
         return known is None or known.offset < record.offset  # rule C17/loading-goes-by-the-marker
 
     def replay(self, shard: Shard) -> Iterator[None]:
-        """Replay them, one with each step: what counts in its order, then what is pending behind it."""
+        """Replay the records, one in each step: the valid ones in the order of the log, then the pending ones."""
         latest = self._latest.values()
         for record in latest if self._in_order else sorted(latest):
             if record.key is not None:
@@ -72,14 +72,14 @@ class Latest:
 
 
 async def replay_log(replicas: ReplicaManager, tp: TopicPartition, leader_epoch: int, shard: Shard) -> int:
-    """Replay what stands in the log of this leadership, committed or not: what the leader has will be committed with
-    its next record, and nobody else appends. Returns where the log ended.
+    """Replay the leader's whole log, including uncommitted records: they will be committed with its next record, and no
+    other broker appends. Returns the end offset of the log.
 
-    Not every record is replayed, but what `Latest` keeps: the topic is one that may be compacted, so a shard can make
-    nothing of the others, and a log that nobody has compacted has many of them.
+    Only the records that `Latest` keeps are replayed. The topic may be compacted, so a shard cannot depend on the
+    others, and a log that was not compacted yet has many of them.
 
     Raises:
-        KafkaError: the partition is not led here in that leader epoch any more, or its log cannot be read.
+        KafkaError: this broker no longer leads the partition in that leader epoch, or cannot read its log.
         ProtocolError: a record does not parse.
     """
     offset, end = log_bounds(replicas, tp, leader_epoch)
@@ -111,7 +111,8 @@ async def replay_log(replicas: ReplicaManager, tp: TopicPartition, leader_epoch:
 
 
 def log_bounds(replicas: ReplicaManager, tp: TopicPartition, leader_epoch: int) -> tuple[int, int]:
-    """Start and end of the log of this leadership. Raises KafkaError NOT_LEADER_OR_FOLLOWER when it has ended."""
+    """Start and end offset of the leader's log. Raises KafkaError NOT_LEADER_OR_FOLLOWER if this broker no longer leads
+    the partition in that leader epoch."""
     partition = replicas.partition(tp)
     if (
         partition is None

@@ -111,7 +111,7 @@ class Outbox:
         self._effects.writes.append(Write(records, then, replay, late, transaction))
 
     def reply(self, to: Any, answer: Any, *, after_writes: bool = False) -> None:
-        """Answer; `to` None is nobody."""
+        """Answer a request. If `to` is None, there is no request to answer."""
         if to is not None:
             self._effects.replies.append(Reply(to, answer, after_writes))
 
@@ -129,7 +129,7 @@ class Shard(Protocol):
     """One partition's state. The runtime calls it on one event loop, never twice at once."""
 
     def replay(self, record: Record) -> None:
-        """Take in a record that stands in the log. Raises ProtocolError when it does not parse."""
+        """Apply a record from the log. Raises ProtocolError if it does not parse."""
 
     def replay_pending(self, record: Record, producer_id: int) -> None:
         """Take in a record of this producer's open transaction: it counts, in the place in the log that it has now,

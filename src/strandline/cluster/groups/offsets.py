@@ -205,7 +205,7 @@ class OffsetStore:
         return None if value is None or self._is_of_another(topic, value) else value
 
     def _is_of_another(self, topic: str, value: OffsetValue) -> bool:
-        """True if the name has gone to another topic since."""
+        """True if the topic's name now belongs to another topic."""
         living = self._image().topics.get(topic)
         return living is not None and value.topic_id is not None and value.topic_id != living.topic_id
 
@@ -332,7 +332,8 @@ class OffsetStore:
     # Expiry
 
     def expire(self, now: Now) -> None:
-        """Forget offsets that nobody has used for the time of retention (KIP-211), and groups with nothing left."""
+        """Forget offsets that were not used for the retention time (KIP-211), and groups without any offsets and
+        members."""
         self.forget_gone()
         for group in list(self._context.groups.values()):
             records = [offset_record(key, None) for key in self._expired(group, now)]
@@ -348,7 +349,7 @@ class OffsetStore:
             self._expire_consumer_group(consumer_group, now)
 
     def _expire_consumer_group(self, group: ConsumerGroup, now: Now) -> None:
-        """Expire offsets by the time of their commit, where nobody reads the topic any more."""
+        """Forget offsets by the time of their commit, for topics that no member reads any more."""
         read = self._consumer_protocol.subscribed(group)
         offsets = self._context.offsets.get(group.group_id, {})
         expired = [
@@ -367,7 +368,7 @@ class OffsetStore:
         self._write_in_pieces(records)
 
     def _ends_ms(self, value: OffsetValue, since_ms: int) -> int:
-        """Time from which an offset may be forgotten that nobody has used since."""
+        """Time after which an unused offset may be forgotten."""
         return since_ms + self._context.config.offsets_retention_ms if value.expire_ms == NEVER else value.expire_ms
 
     def _expired(self, group: Group, now: Now) -> Iterator[OffsetKey]:

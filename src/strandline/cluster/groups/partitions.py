@@ -1,4 +1,4 @@
-"""The partition of its internal topic that a key belongs to: Kafka's own choice, so that tools agree."""
+"""Mapping of a key, e.g. a group id, to a partition of its internal topic. It is Kafka's, so that tools agree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`: over UTF-16 units, as a signed integer of 32 bits."""
+    """Java's `String.hashCode` of a text: computed over its UTF-16 units, a signed 32-bit integer."""
     raw = text.encode("utf-16-be")
     value = 0
     for index in range(0, len(raw), 2):
@@ -15,6 +15,6 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """The partition whose leader coordinates `key`."""
+    """Number of the partition whose leader is the coordinator of `key`; `partitions` is their number."""
     value = java_hash(key)
     return (0 if value == -(1 << 31) else abs(value)) % partitions

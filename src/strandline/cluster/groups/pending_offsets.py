@@ -26,14 +26,14 @@ class PendingOffsets:
         """Group -> (topic, partition) -> producers, in the order of their last offsets of it in the log."""
 
     def put(self, key: OffsetKey, value: OffsetValue | None, producer_id: int) -> None:
-        """Take in an offset that was written last; None: that there is none any more."""
+        """Add the last written offset of an open transaction; None: it was deleted."""
         producers = self._by_group.setdefault(key.group, {}).setdefault((key.topic, key.partition), {})
         producers.pop(producer_id, None)
         producers[producer_id] = None
         self.open.setdefault(producer_id, {})[key] = value
 
     def take(self, producer_id: int, *, commit: bool) -> list[tuple[OffsetKey, OffsetValue | None]]:
-        """End the transaction of a producer. Returns its offsets: they count now, or nobody needs them any more."""
+        """End a producer's transaction. Returns its offsets, which are valid now if it was committed."""
         ended = list(self.open.get(producer_id, {}).items())
         for key, _ in ended:
             # rule C17/earlier-offset-committed-later-counts

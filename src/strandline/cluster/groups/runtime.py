@@ -339,13 +339,13 @@ class CoordinatorRuntime(Generic[S]):
             yield self._hosted[partition]
 
     def tell(self, partition: int, command: Any) -> None:
-        """Give a command to a shard, if it serves; nobody waits for the answer."""
+        """Send a command to a shard, if it is active, without waiting for the answer."""
         hosted = self._hosted.get(partition)
         if hosted is not None:
             self._step(hosted, lambda: hosted.shard.handle(command, None, self._now()))
 
     def tell_all(self, command: Any) -> None:
-        """Give a command to every shard that serves, of which nobody waits for the answer."""
+        """Send a command to every active shard, without waiting for the answers."""
         for hosted in list(self.hosted()):
             if hosted.phase is Phase.SERVING:
                 self._step(hosted, lambda hosted=hosted: hosted.shard.handle(command, None, self._now()))  # type: ignore[misc]

@@ -121,7 +121,7 @@ class GroupShard:
             self.unknown_records += 1
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
-        """See `OffsetStore.end_transaction`."""
+        """Apply a transaction marker, see `OffsetStore.end_transaction`."""
         came = commit or producer_id in self._context.pending.open
         self._offsets.end_transaction(producer_id, commit)
         self._connections.ends(producer_id, producer_id, came=came)

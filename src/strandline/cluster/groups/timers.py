@@ -32,7 +32,7 @@ class Timers:
 
     @property
     def next_ms(self) -> float | None:
-        """No action is due before; perhaps none is due then either."""
+        """Earliest time at which an action may be due; there may be none even then."""
         return self._heap[0][0] if self._heap else None
 
     def set(self, key: Hashable, deadline_ms: float, action: Action) -> None:

@@ -1,7 +1,7 @@
-"""The lines of a broker's audit on their way to the topic `__audit`.
+"""Writer of a broker's audit lines to the topic `__audit`.
 
-A line waits in memory until every replica in sync has it. One task writes, so no request waits for it. What is too much
-to wait is counted, told by the log and by a metric, and by a line of its own in the topic.
+A line stays in memory until every in-sync replica has it. One task writes, so that no request waits for it. If too many
+lines wait, further ones are dropped: their number is reported by the log, by a metric, and by a line in the topic.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from strandline.proto.tasks import spawn
 log = structlog.get_logger("strandline.audit")
 
 LINES_MAX, BYTES_MAX = 10_000, 4 * 1024**2
-"""Lines and bytes of waiting lines that are no changes, at most; more are dropped. At 400 bytes a line the two are
-about the same."""
+"""Maximum waiting lines, and their bytes, apart from those of changes; more are dropped. At 400 bytes a line the two
+bounds are about the same."""
 
 CHANGES_BYTES_MAX = 16 * 1024**2
-"""Bytes of waiting lines that are changes, at most: room that no other line takes, for those of the largest
-requests."""
+"""Maximum bytes of waiting lines of changes. No other line uses this space, which suffices for the largest requests."""
 
 BATCH_LINES_MAX, BATCH_BYTES_MAX = 500, 256 * 1024
-"""Lines and bytes of one batch at most: it is made in the event loop, so it has to be small; and below any
-max.message.bytes that serves."""
+"""Maximum lines and bytes of one batch. It is made in the event loop, so it must be small; it must also be smaller than
+any useful max.message.bytes."""
 
 PAUSE_MS = (100.0, 1_000.0)
-"""First and longest pause between attempts."""
+"""First and longest pause between attempts, in milliseconds."""
 
 TELL_MS = 10_000.0
-"""Lines that are dropped are told once in this time, with their number; an outage once it has lasted so long."""
+"""Minimum milliseconds between two reports of dropped audit lines (each with their number). An outage is reported once
+it has lasted this long."""
 
 AGAIN = frozenset(code for code in ErrorCode if code.retriable) - {ErrorCode.CORRUPT_MESSAGE}
-"""The topic may take the same batch later."""
+"""Error codes after which a retry of the same batch may succeed."""
 
 STOPPED = "the broker stopped before the topic had them"
 
@@ -52,7 +52,7 @@ class AppendsBatches(Protocol):
     """Destination of batches (`AuditPartitions`)."""
 
     async def append(self, batch: bytearray) -> AppendAuditReply:
-        """Append one."""
+        """Append one batch to the topic."""
 
 
 class _Line(NamedTuple):
@@ -68,7 +68,7 @@ class _Line(NamedTuple):
 
 
 class _Room:
-    """Room that the waiting lines of one kind take."""
+    """Number and bytes of the waiting lines of one kind."""
 
     def __init__(self) -> None:
         self.lines = self.bytes = 0
@@ -108,17 +108,17 @@ class AuditTopic:
 
     @property
     def waiting(self) -> int:
-        """Lines that the topic does not have yet."""
+        """Number of lines that are not in the topic yet."""
         return len(self._lines)
 
     # Life
 
     def start(self, fatal: Callable[[BaseException], None]) -> None:
-        """Begin to write."""
+        """Start the task that writes. `fatal` is called with an unexpected error of it."""
         self._task = spawn(self._run(), fatal, endless=True)
 
     def close(self) -> None:
-        """Write no more. Lines that still wait are dropped, and told."""
+        """Stop writing. Lines that still wait are dropped, and their number is logged."""
         if self._task is not None:
             self._task.cancel()
         self._drop(self._take(len(self._lines)), STOPPED)
@@ -127,7 +127,7 @@ class AuditTopic:
     # Lines that come
 
     def add(self, moment_ms: int, principal: str, line: str, *, is_change: bool) -> None:
-        """Take a line: at once, whatever becomes of it."""
+        """Add a line, without waiting. It is dropped if there is no space for it."""
         one = _Line(moment_ms, principal.encode(errors="replace"), line.encode(), is_change)
         if self._has_room(one):
             self._put(one)
@@ -185,7 +185,7 @@ class AuditTopic:
                 pause_ms = min(pause_ms * 2, PAUSE_MS[1])
 
     async def _write_some(self) -> bool:
-        """Write a batch; false: it has to be tried again later."""
+        """Write one batch. Returns False if it must be retried later."""
         count, batch = self._next_batch()
         try:
             outcome = await self._partitions.append(batch)
@@ -210,7 +210,7 @@ class AuditTopic:
         return True
 
     def _next_batch(self) -> tuple[int, bytearray]:
-        """The first lines: one at least, and how many."""
+        """A batch of the first waiting lines, at least one, with their number."""
         builder = RecordBatchBuilder()
         size = 0
         for one in islice(self._lines, self._batch_lines):

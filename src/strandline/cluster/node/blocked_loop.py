@@ -24,8 +24,8 @@ from typing import NoReturn, Protocol
 from strandline.proto.ports import Clock
 
 LOOK_S = 0.1
-"""A call is looked at so often. Looks are counted and no clock is believed, for the process may have been stopped
-(SIGSTOP) meanwhile."""
+"""Seconds between two looks at a call. Looks are counted instead of reading a clock, because the process may have been
+stopped (SIGSTOP) meanwhile."""
 
 _DESCRIPTORS = "/proc/self/fd"
 

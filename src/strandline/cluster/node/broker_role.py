@@ -48,7 +48,7 @@ from strandline.replica.manager import ReplicaManager
 log = structlog.get_logger("strandline.node")
 
 CONTROLLERLESS_MS = 1000.0
-"""A stopping broker that has had no session with a controller for so long stops without being let go."""
+"""Milliseconds without a controller session after which a stopping broker stops without the controller's consent."""
 
 
 class BrokerRole:

@@ -1,7 +1,7 @@
-"""Settings of single listeners, and the TLS of one.
+"""Settings of a single listener, and its TLS settings.
 
-Each setting of `LISTENER_SETTINGS` may be given for one listener alone, as ``listener.name.<name>.ssl...`` with the
-listener's name in lower case; that wins over the one for all.
+Each setting of `LISTENER_SETTINGS` may be given for one listener, as ``listener.name.<name>.ssl...`` with the name in
+lower case. It has priority over the setting for all listeners.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LISTENER_SETTINGS: Mapping[str, Setting[str]] = {
     ENABLED: Sasl.sasl_enabled_mechanisms,
     PLAIN_JAAS: PLAIN_USERS,
 }
-"""Settings that may be given for one listener, by the name without the prefix."""
+"""Name without the prefix -> setting that may be given for one listener."""
 
 
 def listener_setting(name: str) -> tuple[str, Setting[str]] | None:
-    """The listener and the setting of ``listener.name.<name>.<setting>``; None for any other name."""
+    """Split ``listener.name.<name>.<setting>`` into the listener's name and the setting; None for any other name."""
     if not name.startswith(PER_LISTENER):
         return None
     listener, _, rest = name[len(PER_LISTENER) :].partition(".")
@@ -55,8 +55,8 @@ def check_listeners(given: Mapping[str, str], protocols: Mapping[str, str], list
 
 
 def tls_settings(texts: Mapping[str, str], listener: str) -> TlsSettings:
-    """TLS settings of one listener, from the settings that hold for it. Raises ConfigError for a reference to what
-    is not there."""
+    """TLS settings of one listener, from its own settings or those for all listeners. Raises ConfigError, e.g. for a
+    file that does not exist."""
 
     def text(name: str) -> str:
         try:

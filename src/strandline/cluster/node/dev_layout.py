@@ -1,4 +1,4 @@
-"""Layout of a development cluster: ids, ports, directories; kept in a file of the cluster's directory."""
+"""Layout of a development cluster: node ids, ports and directories, stored in a file of the cluster's directory."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ from strandline.proto.system import system_rng
 HOST = "127.0.0.1"
 
 PORT_BASE = 9092
-"""The usual first port of clients. From a base b on, node n has b + n - 1 for clients, 10,000 more between nodes, and
-1,000 less for HTTP."""
+"""Default of the first client port. With base b, node n listens for clients at port b + n - 1, for other nodes at
+10,000 more, and for HTTP at 1,000 less."""
 
 INTERNAL_DISTANCE, HTTP_DISTANCE = 10_000, -1_000
 PORT_BASES = range(1100, 50_001)
 
 REBALANCE_DELAY_MS = 150
-"""Kafka waits 3 s for further members of a new group, which is long in a test. Without any wait kafka-python (3.0.12)
-may forget the assignment that it was given while it still looked for its topics: it hit 1 group in 10 at 0 ms, and none
-of 32 at 150 ms."""
+"""Value of group.initial.rebalance.delay.ms. Kafka's default of 3 s is long for a test. At 0, kafka-python (3.0.12) may
+forget an assignment that arrives while it still looks up its topics: 1 group in 10 at 0 ms, 0 of 32 at 150 ms."""
 
 STATE_FILE = "cluster.json"
 
 CERTIFICATES = "certs"
 CLIENT_FILE = "client.properties"
-"""Name of the file, in that directory, with the settings of a client that may come in."""
+"""Name of the file in the directory `CERTIFICATES` with the settings of a client that may connect."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One node's place. A controller alone has a port for clients too, and does not use it."""
+    """Addresses and ids of one node. A node that is only a controller has a client port too, but does not use it."""
 
     node_id: int
     roles: str
@@ -57,7 +56,7 @@ class Place:
 
     @property
     def client(self) -> Endpoint | None:
-        """Endpoint for clients; None for a controller alone."""
+        """Endpoint for clients; None for a node that is only a controller."""
         return Endpoint(self.host, self.client_port) if "broker" in self.roles else None
 
     @property
@@ -67,17 +66,17 @@ class Place:
 
     @property
     def http(self) -> Endpoint:
-        """Endpoint of its metrics."""
+        """Endpoint of the HTTP listener, which serves metrics."""
         return Endpoint(self.host, self.http_port)
 
     def listeners(self, protocol: str) -> str:
-        """The setting `listeners`; `protocol` of the clients' one."""
+        """Value of the setting `listeners`. `protocol` is that of the listener for clients."""
         client = "" if self.client is None else f"{protocol}://{self.client},"
         return f"{client}INTERNAL://{self.internal},HTTP://{self.http}"
 
 
 class PortTaken(StrandlineError):
-    """A port that a node shall have is somebody else's."""
+    """A port that a node needs is used by another process."""
 
     def __init__(self, node_id: int, port: int, holder: str) -> None:
         self.port = port
@@ -86,13 +85,15 @@ class PortTaken(StrandlineError):
 
 
 class Layout:
-    """The places of a cluster's nodes; what stands in the directory already is kept, save ports that are to be others.
+    """Places of a cluster's nodes. Those stored in the directory are kept, except for ports that another `port_base`
+    changes.
 
     Args:
-        port_base: the first port of clients, see `PORT_BASE`; 0: any free ports, kept from one start to the next.
-        secure: every listener speaks TLS, with certificates that are made in the directory.
-        sasl: and clients log in, as a user that is made in the directory.
-        host_of: the address at which a node listens.
+        root: directory of the cluster.
+        port_base: first port for clients, see `PORT_BASE`; 0: any free ports, kept from one start to the next.
+        secure: every listener uses TLS, with certificates created in the directory.
+        sasl: clients also log in, as a user whose credentials are created in the directory.
+        host_of: node id -> address at which the node listens.
     """
 
     def __init__(
@@ -104,10 +105,11 @@ class Layout:
         sasl: bool = False,
         host_of: Callable[[int], str] = lambda _: HOST,
     ) -> None:
-        """Read what is there.
+        """Read the stored layout, if there is one.
 
         Raises:
-            ConfigError: the file is damaged, the ports cannot be, or a cluster without users shall have one.
+            ConfigError: the file is damaged, `port_base` is out of range, or `sasl` is asked for a cluster that was
+                created without it.
         """
         if sasl and not secure:
             raise ConfigError("--sasl", True, "add --secure: passwords and records are for nobody else to read")
@@ -132,11 +134,11 @@ class Layout:
                 raise ConfigError(str(path), error, "the file that a cluster wrote; --fresh begins anew") from None
 
     def ids(self, role: str) -> list[int]:
-        """The nodes that have this role."""
+        """Ids of the nodes with this role, in order."""
         return sorted(node_id for node_id, place in self.places.items() if role in place.roles.split(","))
 
     def add(self, roles_of: Mapping[int, str]) -> None:
-        """Give places to nodes that have none, hold their ports, and write the file."""
+        """Give places to nodes without one, reserve their ports, and write the file. `roles_of`: node id -> roles."""
         base = self._port_base
         missing = [node_id for node_id in roles_of if node_id not in self.places]
         free = self._ports.any(0 if base else 3 * len(missing))
@@ -159,11 +161,11 @@ class Layout:
         (self.root / STATE_FILE).write_text(json.dumps(state, indent=2))
 
     def release_ports(self) -> None:
-        """Nodes are not started any more: their ports may be anybody's."""
+        """Stop reserving the ports: no more nodes will be started."""
         self._ports.release()
 
     def check_ports(self, node_ids: Sequence[int]) -> None:
-        """Raises PortTaken, naming who holds it, when a port of one of these nodes is taken."""
+        """Check that the ports of these nodes are free. Raises PortTaken, which names the process that uses one."""
         for node_id in node_ids:
             place = self.places[node_id]
             for endpoint in (place.client, place.internal, place.http):
@@ -175,11 +177,11 @@ class Layout:
         return self.root / f"node-{node_id}"
 
     def directory_id(self, node_id: int) -> UUID:
-        """The id that the node's directory has as a voter's."""
+        """Directory id of the node, which names it as a voter together with its node id."""
         return UUID(self.places[node_id].directory_id)
 
     def settings(self, node_id: int) -> dict[str, str]:
-        """The settings that make a process this node."""
+        """Settings to start this node with."""
         place = self.places[node_id]
         return {
             "node.id": str(node_id),
@@ -193,11 +195,11 @@ class Layout:
 
     @property
     def certificates(self) -> Path:
-        """Directory of the certificates of a secure cluster, and of its clients' settings."""
+        """Directory with the certificates of a secure cluster and its clients' settings."""
         return self.root / CERTIFICATES
 
     def make_certificates(self) -> None:
-        """Make those of nodes that have none, and of a client. Raises ConfigError."""
+        """Create the certificates of nodes that have none, and those of a client. Raises ConfigError."""
         ca = DevCa(self.certificates)
         for node_id, place in self.places.items():
             if not self._keystore(node_id).exists():
@@ -231,7 +233,7 @@ class Layout:
         return tuple(Voter(NodeId(place.node_id), UUID(place.directory_id), place.internal) for place in places)
 
     def format(self) -> None:
-        """Format the directories that are not."""
+        """Format the nodes' directories that are not formatted yet."""
         users = DevLogin(self.certificates).as_formatted() if self.sasl else ()
         for node_id, place in self.places.items():
             format_directory(

@@ -56,7 +56,7 @@ class DevLogin:
         )
 
     def for_librdkafka(self, ca: Path) -> str:
-        """The same as librdkafka has it."""
+        """Settings of the login in librdkafka's format."""
         return (
             "security.protocol=SASL_SSL\n"
             f"ssl.ca.location={ca}\n"

@@ -18,7 +18,7 @@ from strandline.cluster.broker.log_levels import OUR, ROOT, LogLevels
 from strandline.proto.notes import Flood
 
 KAFKAS_WORDS = MappingProxyType({"warning": "WARN"})
-"""What `logging.level` calls otherwise than Kafka does."""
+"""Our name of a log level -> Kafka's name, where the names differ."""
 
 _NUMBERS = MappingProxyType(
     {
@@ -111,7 +111,7 @@ class FloodProcessor:
 
 
 class FloodFilter(logging.Filter):
-    """The same for libraries, whose lines are told apart by their text without figures."""
+    """Flood filter for libraries, whose log lines are distinguished by their text without figures."""
 
     def __init__(self, flood: Flood) -> None:
         super().__init__()

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def of_transactions(broker: BrokerRole, wall_ms: float) -> Iterator[Metric]:
-    """What this broker coordinates, the markers that it sends, and what is open in the partitions that it leads."""
+    """Metrics of the transactions that this broker coordinates, of the markers that it sends, and of the open
+    transactions in the partitions that it leads."""
     yield from _of_the_coordinator(broker, wall_ms)
     yield from _of_markers(broker)
     yield from _of_partitions(broker, wall_ms)

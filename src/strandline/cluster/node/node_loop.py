@@ -44,7 +44,7 @@ COLLECTIONS_SHARE = 0.005
 """Share of the event loop's time that full garbage collections may take: half of what shows in a client's p99."""
 
 COLLECTIONS_PAUSE_S = 1.0
-"""At least so long there is none."""
+"""Minimum seconds between two full garbage collections."""
 
 _NEVER = 2**31 - 1
 

@@ -1,4 +1,4 @@
-"""Checks whether a port is free, and if not, who holds it; and ports that are held for nodes that come later."""
+"""Checks whether a port is free, or which process uses it; and reservation of ports for nodes that start later."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class HeldPorts:
-    """Ports of one address that nobody gets by chance: not who asks for any port, and no outgoing connection.
+    """Reserved ports of one address. The system gives them neither to a server on any free port nor to an outgoing
+    connection.
 
-    Each has a socket with SO_REUSEADDR that is bound and never listens: servers set that option too, and may listen
-    there. Only Linux sees it so; elsewhere nothing is held.
+    Each port has a socket with SO_REUSEADDR that is bound but never listens. Servers also set that option, and so can
+    listen on the port. This works on Linux only; elsewhere no port is reserved.
     """
 
     def __init__(self, host: str) -> None:
@@ -35,7 +36,7 @@ class HeldPorts:
         return ports
 
     def hold(self, port: int) -> None:
-        """Hold this port, unless somebody has it: who starts a server there is told."""
+        """Reserve this port. If another process uses it, nothing is done: a server that starts there gets the error."""
         if port not in self._sockets and sys.platform == "linux":
             try:
                 self._sockets[port] = self._bind(port)
@@ -43,7 +44,7 @@ class HeldPorts:
                 return
 
     def release(self) -> None:
-        """Hold none any more."""
+        """Release all reserved ports."""
         for each in self._sockets.values():
             each.close()
         self._sockets.clear()
@@ -60,7 +61,7 @@ class HeldPorts:
 
 
 def bind_everywhere(port: int) -> socket.socket:
-    """All addresses of this machine, of both families where it has IPv6. Raises OSError."""
+    """Bind a port on all addresses of this machine, IPv4 and (if it is enabled) IPv6. Raises OSError."""
     if socket.has_dualstack_ipv6():
         try:
             return bind(socket.AF_INET6, ("::", port), both=True)
@@ -71,7 +72,7 @@ def bind_everywhere(port: int) -> socket.socket:
 
 
 def bind_each(addresses: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.socket]:
-    """All addresses that a name has, by family. Raises OSError: all of them or none."""
+    """Bind all addresses of a name. Raises OSError if one fails; then none stays bound."""
     bound: list[socket.socket] = []
     try:
         for family, address in addresses:
@@ -84,7 +85,7 @@ def bind_each(addresses: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.s
 
 
 def bind(family: int, address: tuple[Any, ...], *, both: bool = False) -> socket.socket:
-    """A socket that is ready to listen; `both`: an IPv6 one that takes IPv4 too. Raises OSError with the address."""
+    """A bound socket, ready to listen. `both`: an IPv6 socket accepts IPv4 too. Raises OSError with the address."""
     # asyncio switches Nagle's delays off where a socket names its protocol, and only there: a small frame that follows
     # another would wait 40 ms for the peer's delayed ACK.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -103,7 +104,7 @@ def bind(family: int, address: tuple[Any, ...], *, both: bool = False) -> socket
 
 
 def is_free(endpoint: Endpoint) -> bool:
-    """Whether somebody could listen there now (port 0: always)."""
+    """True if a server could listen at the endpoint now (always for port 0)."""
     host, port = endpoint
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -115,7 +116,7 @@ def is_free(endpoint: Endpoint) -> bool:
 
 
 def holder_of(port: int) -> str:
-    """Sentence on who listens on a port of this machine; what the operating system does not tell stays unknown."""
+    """Sentence that names the process which listens on a port of this machine, as far as the system reports it."""
     import psutil  # only after a failure
 
     try:

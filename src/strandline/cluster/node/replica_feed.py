@@ -35,7 +35,7 @@ ALTER_PARTITION_TIMEOUT_MS = 5_000.0
 """One proposal of ISR changes, retries at another controller included; the replicas propose again after it."""
 
 ALTER_TIERS_TIMEOUT_MS = 5_000.0
-"""The same of changes of tiers."""
+"""Milliseconds to wait for the controller's answer to changes of tiers."""
 
 
 class ReplicaFeed:

@@ -89,7 +89,7 @@ class Certificates(Generic[Context]):
     """
 
     def __init__(self, owner: str, settings: TlsSettings, make: Callable[[TlsSettings], Context]) -> None:
-        """Raises ConfigError."""
+        """Load the certificates of `settings`. Raises ConfigError if they cannot be used."""
         self.owner = owner
         self._settings = settings
         self._make = make

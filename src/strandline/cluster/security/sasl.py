@@ -1,11 +1,11 @@
-"""SASL of a listener: which mechanisms, and where one connection stands. Bytes in, answers out; no sockets.
+"""SASL of a listener: its mechanisms, and the state of each connection's authentication. No I/O: bytes in, answers out.
 
-a connection is   SaslHandshake       SaslAuthenticate                    any other request but ApiVersions
-new               chosen, or failed   failed                              closed
-chosen            failed              chosen, open or failed              closed
-open              chosen anew         failed, but when chosen anew:       served until the session's end
-                                      as there (KIP-368)
-failed            it closes once it was answered
+State of connection   after SaslHandshake    after SaslAuthenticate           any other request except ApiVersions
+new                   chosen or failed       failed                           connection closed
+chosen                failed                 chosen, open or failed           connection closed
+open                  chosen again           failed; if chosen again          served until the session ends
+                      (KIP-368)              (KIP-368): as in "chosen"
+failed                the connection closes after the answer
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MECHANISMS = (*SCRAM_BY_TITLE, PLAIN, OAUTHBEARER)
 
 
 class Refused(Exception):
-    """An exchange has failed; the reason is for the node's log alone."""
+    """An authentication failed. The reason is only for the node's log, not for the client."""
 
     def __init__(self, reason: str, user: str = "") -> None:
         super().__init__(reason)
@@ -43,17 +43,19 @@ class Refused(Exception):
 
 
 class Users(Protocol):
-    """SCRAM credentials (`strandline.cluster.broker.scram_users`)."""
+    """Store of SCRAM credentials (`strandline.cluster.broker.scram_users`)."""
 
     def credential(self, mechanism: ScramMechanism, name: str) -> ScramCredential:
-        """The user's, or one that nobody has the password of, by the same work."""
+        """Credential of a user. For an unknown user it is a random one that no password matches, which takes the same
+        time, so that a client cannot find out which users exist."""
 
     def knows(self, mechanism: ScramMechanism, name: str) -> bool:
-        """Whether the user has one."""
+        """True if the user has a credential for this mechanism."""
 
 
 class Step(NamedTuple):
-    """Answer to a client's message; its user, once that is proven, and for how long (0: no limit)."""
+    """Answer to a client's message. `user` is set once it is proven; `lifetime_ms` is then the maximum milliseconds of
+    the session (0: no limit)."""
 
     answer: bytes
     user: str | None = None
@@ -61,10 +63,10 @@ class Step(NamedTuple):
 
 
 class Conversation(Protocol):
-    """One attempt of a client under one mechanism."""
+    """One attempt of a client to authenticate by one mechanism."""
 
     def step(self, token: bytes) -> Step:
-        """Go on with a client's message. Raises Refused."""
+        """Handle the client's next message. Raises Refused."""
 
 
 class _Scram:
@@ -116,10 +118,10 @@ class SaslSettings:
     """SASL settings of one listener.
 
     Attributes:
-        mechanisms: enabled, in the order in which clients are told of them.
-        session_ms_max: how long an authentication holds (`connections.max.reauth.ms`); 0: as long as the connection.
-        failure_delay_ms: how long a failed attempt waits for its answer (`connection.failed.authentication.delay.ms`).
-        frame_bytes_max: of requests before the authentication (`sasl.server.max.receive.size`).
+        mechanisms: enabled mechanisms, in the order in which they are listed to clients.
+        session_ms_max: milliseconds that an authentication is valid (`connections.max.reauth.ms`); 0: no limit.
+        failure_delay_ms: milliseconds before a failure is answered (`connection.failed.authentication.delay.ms`).
+        frame_bytes_max: maximum bytes of a request before authentication (`sasl.server.max.receive.size`).
     """
 
     mechanisms: Sequence[str]
@@ -130,7 +132,7 @@ class SaslSettings:
 
 @dataclass(slots=True)
 class SaslCounts:
-    """Counters of a listener, for the metrics; under Kafka's names."""
+    """Counters of a listener for the metrics, with Kafka's names."""
 
     successful_authentication: int = 0
     failed_authentication: int = 0
@@ -140,12 +142,12 @@ class SaslCounts:
 
 
 def bearers(tokens: Tokens, now_ms: Callable[[], int]) -> Callable[[], Conversation]:
-    """Begins conversations of OAUTHBEARER; `now_ms`: the time by which tokens end."""
+    """Factory of OAUTHBEARER conversations. `now_ms` returns the wall time, by which tokens expire."""
     return lambda: _Bearer(tokens, now_ms)
 
 
 class Mechanisms:
-    """Begins conversations under the mechanisms of one listener."""
+    """Mechanisms of one listener; starts the conversations of its clients."""
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class Mechanisms:
         return lambda: _Scram(mechanism, scram, nonce_of(self._rng.getrandbits(NONCE_BITS)))
 
     def begin(self, title: str) -> Conversation | None:
-        """A conversation; None where the mechanism is not enabled."""
+        """Start a conversation; None if the mechanism is not enabled."""
         maker = self._makers.get(title)
         return None if maker is None else maker()
 
@@ -184,10 +186,10 @@ class Outcome(NamedTuple):
     """Answer to SaslHandshake or SaslAuthenticate.
 
     Attributes:
-        message: for the client: the same whatever was wrong.
-        reason: why it failed, for the log; "" where it did not.
-        user: as the client said, proven or not.
-        proven: the client is authenticated by this step.
+        message: error message for the client; the same for every cause.
+        reason: cause of a failure, for the log; "" if it did not fail.
+        user: user named by the client, proven or not.
+        proven: True if this step authenticated the client.
     """
 
     code: ErrorCode = ErrorCode.NONE
@@ -203,8 +205,8 @@ class SaslSession:
     """State of one connection's authentication.
 
     Invariants:
-        * it is open by a proof alone, and never again once it has failed;
-        * whoever it was it stays: a re-authentication as another user, or by another mechanism, fails.
+        * it becomes open only by a successful authentication, and never again after a failure;
+        * its user never changes: a re-authentication as another user, or by another mechanism, fails.
     """
 
     __slots__ = ("_conversation", "_ends_ms", "_mechanisms", "failed", "is_raw", "mechanism", "user")
@@ -215,10 +217,10 @@ class SaslSession:
         self._ends_ms = 0.0
         self.mechanism = ""
         self.user: str | None = None
-        """Proven."""
+        """Authenticated user; None before the authentication."""
         self.failed = False
         self.is_raw = False
-        """SaslHandshake 0 was answered: tokens come without a header, until the authentication has ended."""
+        """True after SaslHandshake version 0: tokens arrive without a request header until the authentication ends."""
 
     @property
     def is_open(self) -> bool:
@@ -226,11 +228,11 @@ class SaslSession:
         return self.user is not None and not self.failed
 
     def is_over(self, now_ms: float) -> bool:
-        """True if an open session has reached its end."""
+        """True if an open session has expired."""
         return 0.0 < self._ends_ms <= now_ms  # rule A19/session-without-end
 
     def handshake(self, mechanism: str, version: int) -> Outcome:
-        """The client chooses a mechanism."""
+        """Handle SaslHandshake: the client chooses a mechanism."""
         if self._conversation is not None or self.failed:
             return self._illegal("SaslHandshake in the middle of an authentication")
         conversation = self._mechanisms.begin(mechanism)
@@ -246,7 +248,7 @@ class SaslSession:
         return Outcome()
 
     def authenticate(self, token: bytes, now_ms: float) -> Outcome:
-        """The client's next message."""
+        """Handle SaslAuthenticate, or a token without header: the client's next message."""
         if self._conversation is None or self.failed:
             return self._illegal("SaslAuthenticate without SaslHandshake")
         try:

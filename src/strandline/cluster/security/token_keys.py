@@ -1,4 +1,4 @@
-"""Sources of the keys that check tokens: a JWKS file that is looked at now and then, or an HTTPS address."""
+"""Sources of the public keys that verify OAuth bearer tokens: a JWKS file, or an HTTPS address."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ SETTING = "sasl.oauthbearer.jwks.endpoint.url"
 
 FETCH_S = 10.0
 SOON_MS = 10_000.0
-"""A token with an unknown key makes the keys be fetched again, but not more often: anybody can send such tokens."""
+"""Minimum milliseconds between two fetches. A token with an unknown key starts a fetch, and anybody can send one."""
 
 
 class Keys(Protocol):
-    """Keys, as they are now."""
+    """Source of keys, which may change while a broker runs."""
 
     def current(self) -> KeySet | None:
-        """None while they have not been fetched."""
+        """The current keys; None until they have been fetched."""
 
     def look_again(self) -> None:
-        """Look again for keys: somebody has a token of a key that is not there."""
+        """Load the keys again soon: a client sent a token that is signed with an unknown key."""
 
     def start(self) -> None:
-        """The listener opens."""
+        """Start loading the keys. Called when the listener opens."""
 
     def stop(self) -> None:
-        """The listener closes. Idempotent."""
+        """Stop loading the keys. Called when the listener closes; idempotent."""
 
 
 def keys_at(url: str, clock: Clock, refresh_ms: int) -> Keys:
-    """The keys of `sasl.oauthbearer.jwks.endpoint.url`. Raises ConfigError."""
+    """Source of the keys at `sasl.oauthbearer.jwks.endpoint.url`, a file: or https: URL. Raises ConfigError."""
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.path and not parts.netloc:
         from urllib.request import url2pathname
@@ -58,10 +58,10 @@ def keys_at(url: str, clock: Clock, refresh_ms: int) -> Keys:
 
 
 class FileKeys:
-    """A file; when it changes its new content counts, unless it cannot be used."""
+    """Keys from a JWKS file. It is read again when it changes; a new content that is not valid is ignored."""
 
     def __init__(self, path: str) -> None:
-        """Raises ConfigError: it cannot be read, or is no JWKS document."""
+        """Read the file. Raises ConfigError if it cannot be read, or is not a JWKS document."""
         self._path = path
         self._seen = self._stamp()
         try:
@@ -70,7 +70,7 @@ class FileKeys:
             raise ConfigError(SETTING, f"file://{path}", str(error)) from None
 
     def current(self) -> KeySet | None:
-        """Keys of the file: one look at it, a call of stat, for each login."""
+        """Keys of the file. Each call, i.e. each login, checks by one stat whether the file has changed."""
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
@@ -82,13 +82,13 @@ class FileKeys:
         return self._keys
 
     def look_again(self) -> None:
-        """Every login looks."""
+        """Do nothing: `current` checks the file at each login."""
 
     def start(self) -> None:
-        """Nothing to do."""
+        """Do nothing: the file is read in the constructor."""
 
     def stop(self) -> None:
-        """Nothing to do."""
+        """Do nothing: no file stays open."""
 
     def _read(self) -> KeySet:
         with open(self._path, encoding="utf-8") as file:
@@ -103,13 +103,14 @@ class FileKeys:
 
 
 class UrlKeys:
-    """An HTTPS address, fetched when the listener opens, now and then, and when a token has an unknown key.
+    """Keys from an HTTPS address, fetched when the listener opens, periodically, and when a token has an unknown key.
 
-    The system's CAs are trusted, or those that SSL_CERT_FILE names. What cannot be fetched or used changes nothing.
+    The system's CAs are trusted, or those in SSL_CERT_FILE. If a fetch fails, or its result is not valid, the keys
+    before stay in use.
     """
 
     def __init__(self, url: str, clock: Clock, refresh_ms: int) -> None:
-        """Raises ConfigError: that is no address."""
+        """`refresh_ms`: milliseconds between two fetches. Raises ConfigError if `url` is not a valid address."""
         try:
             self._address = parse_address(url)
         except ValueError:
@@ -126,26 +127,26 @@ class UrlKeys:
         require_joserfc()
 
     def current(self) -> KeySet | None:
-        """Keys fetched last."""
+        """The keys of the last successful fetch; None before it."""
         return self._keys
 
     def look_again(self) -> None:
-        """Fetch soon."""
+        """Fetch the keys again soon, at least `SOON_MS` after the last fetch."""
         self._again.set()
 
     def start(self) -> None:
-        """Fetch, and go on."""
+        """Start the task that fetches the keys periodically."""
         if self._task is None:
             self._task = spawn(self._run(), self._ended)
 
     def stop(self) -> None:
-        """Fetch no more."""
+        """Stop fetching. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     def _ended(self, error: BaseException) -> None:
-        """Logins go on with the keys that are there."""
+        """Log that the task which fetches keys has failed. Logins continue with the keys that were fetched."""
         log.error("internal error: the keys of tokens are fetched no more", url=self._url, exc_info=error)
 
     async def _run(self) -> None:
@@ -164,7 +165,7 @@ class UrlKeys:
             self._again.clear()
 
     async def _fetched(self) -> str:
-        """Raises FetchFailed, ValueError."""
+        """Fetch the JWKS document. Raises FetchFailed, or ValueError if the status is not 200."""
         answer = await fetch(
             self._address, self._context, connect_timeout_s=FETCH_S, read_timeout_s=FETCH_S, trust="SSL_CERT_FILE"
         )

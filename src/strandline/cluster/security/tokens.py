@@ -177,7 +177,7 @@ def parse_keys(text: str) -> KeySet:
 
 
 def require_joserfc() -> None:
-    """Raises MissingExtra."""
+    """Check that joserfc is installed. Raises MissingExtra if not."""
     if find_spec("joserfc") is None:
         raise MissingExtra.of("OAUTHBEARER", "oauth", ModuleNotFoundError("No module named 'joserfc'"))
 

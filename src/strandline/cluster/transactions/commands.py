@@ -1,4 +1,7 @@
-"""Commands of a shard of transactions, its answers, and the orders that it gives. Errors come as KafkaError."""
+"""Commands to a shard of transactional ids, its answers, and the orders that it gives. Errors are raised as KafkaError.
+
+The first protocol is the one of clients before Kafka 4.0 (`FIRST_VERSION`).
+"""
 
 from __future__ import annotations
 
@@ -11,32 +14,32 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.transaction_records import NO_EPOCH, NO_ID
 
 FIRST_VERSION = 1
-"""Protocol of clients before Kafka 4: an epoch lasts from one InitProducerId to the next."""
+"""Protocol of clients before Kafka 4.0: a producer keeps its epoch from one InitProducerId to the next."""
 
 EPOCH_VERSION = 2
-"""Protocol of KIP-890: each end of a transaction raises the epoch."""
+"""Protocol of KIP-890: each end of a transaction raises the producer's epoch."""
 
 
 class Producer(NamedTuple):
-    """A producer id and its epoch. The answer of InitProducer and EndTransaction."""
+    """A producer id and its epoch: the answer to InitProducer and EndTransaction."""
 
     producer_id: int
     epoch: int
 
 
 class NeedsProducerId(NamedTuple):
-    """Answer to a command that lacks a fresh producer id: give it again, with one."""
+    """Answer to a command that needs a fresh producer id: repeat it with `spare_id` set."""
 
 
 class InitProducer(NamedTuple):
-    """A producer begins, and fences the one before. Answered with its `Producer`.
+    """Start a producer, and fence the earlier one with the same transactional id. Answered with its `Producer`.
 
     Attributes:
-        producer_id, producer_epoch: of a producer that goes on after an error (KIP-360), else -1.
-        timeout_ms: a transaction of this producer that lasts longer is aborted.
-        spare_id: a fresh producer id, if the command needs one; -1 none.
+        producer_id, producer_epoch: those of a producer that continues after an error (KIP-360), else -1.
+        timeout_ms: milliseconds after which a transaction of this producer is aborted.
+        spare_id: a fresh producer id, in case the command needs one; -1 for none.
 
-    Errors: CONCURRENT_TRANSACTIONS (again soon), PRODUCER_FENCED.
+    Errors: CONCURRENT_TRANSACTIONS (retry soon), PRODUCER_FENCED.
     """
 
     transactional_id: str
@@ -47,14 +50,14 @@ class InitProducer(NamedTuple):
 
 
 class AddPartitions(NamedTuple):
-    """Partitions become part of the producer's transaction, which begins with the first. Answered with None, or
-    `Superseded`. It waits a while for the change of the id that is under way, and for the end of the transaction
-    before.
+    """Add partitions to the producer's transaction; the first one begins the transaction. Answered with None, or
+    `Superseded`. The command waits for a limited time while another change of the transactional id, or the end of the
+    previous transaction, is in progress.
 
     Attributes:
-        connection: by which a client of the first protocol asks.
+        connection: number of the connection, for a client of the first protocol.
 
-    Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+    Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS (retry soon).
     """
 
     transactional_id: str
@@ -65,8 +68,8 @@ class AddPartitions(NamedTuple):
 
 
 class VerifyPartitions(NamedTuple):
-    """Ask whether partitions are part of the producer's transaction. Answered with one ErrorCode a partition: NONE or
-    TRANSACTION_ABORTABLE. Errors as of AddPartitions."""
+    """Ask whether partitions belong to the producer's transaction. Answered with one ErrorCode for each partition:
+    NONE, or TRANSACTION_ABORTABLE if it does not. Errors are those of AddPartitions."""
 
     transactional_id: str
     producer_id: int
@@ -75,15 +78,15 @@ class VerifyPartitions(NamedTuple):
 
 
 class EndTransaction(NamedTuple):
-    """Commit or abort, answered when that is decided for good: with the `Producer` of the next transaction, or
-    `Superseded`.
+    """Commit or abort a transaction. Answered once the decision is durable, with the `Producer` of the next
+    transaction, or `Superseded`.
 
     Attributes:
-        version: of the client's protocol, by the version of its request.
-        spare_id: a fresh producer id, if the command needs one; -1 none.
-        connection: by which a client of the first protocol asks.
+        version: FIRST_VERSION or EPOCH_VERSION, from the version of the client's request.
+        spare_id: a fresh producer id, in case the command needs one; -1 for none.
+        connection: number of the connection, for a client of the first protocol.
 
-    Errors: as of AddPartitions, and INVALID_TXN_STATE.
+    Errors: those of AddPartitions, and INVALID_TXN_STATE.
     """
 
     transactional_id: str
@@ -96,14 +99,15 @@ class EndTransaction(NamedTuple):
 
 
 class MarkerOrder(NamedTuple):
-    """Order to write a decided transaction's marker into each of its partitions: for ever, until each has taken it or
-    is deleted.
+    """Order to write the marker of a decided transaction into each of its partitions. It is retried until each
+    partition has the marker or is deleted.
 
     Attributes:
-        state_partition: of `__transaction_state`, whose leader decided it.
-        number: tells this order from every other of the same shard.
-        marker: its epoch may be above that of the data.
-        transaction_version: 2 if the end raised the epoch, so that the marker's is above that of the data (KIP-1228).
+        state_partition: partition of `__transaction_state` whose leader made the decision.
+        number: unique among the orders of one shard.
+        marker: the marker to write; its producer epoch may exceed that of the data.
+        transaction_version: 2 if ending the transaction raised the epoch, so that the marker's producer epoch exceeds
+            that of the data (KIP-1228).
     """
 
     transactional_id: str
@@ -115,17 +119,18 @@ class MarkerOrder(NamedTuple):
 
 
 class MarkersWritten(NamedTuple):
-    """Every partition of an order has its marker, or is deleted. Answered with None."""
+    """Report that every partition of an order has its marker or is deleted. Answered with None."""
 
     order: MarkerOrder
 
 
 class ListTransactions(NamedTuple):
-    """Answered with `ListedTransaction`s. Empty filters let everything through.
+    """List transactional ids and their states. Answered with `ListedTransaction`s. An empty filter selects all.
 
     Attributes:
-        states: Kafka's titles.
-        duration_ms: of transactions that have lasted longer; negative: of all.
+        states: names of states, as Kafka spells them.
+        producer_ids: ids of producers.
+        duration_ms: select open transactions that have lasted longer than this; negative selects all.
     """
 
     states: tuple[str, ...] = ()
@@ -140,21 +145,21 @@ class ListedTransaction(NamedTuple):
 
 
 class Outcome(IntEnum):
-    """What a coordinator says of a transaction of which only producer id and epoch are known."""
+    """Outcome of a transaction that is named by its producer id and epoch."""
 
     UNKNOWN = 0
-    """It does not know the producer, or the producer has gone on since."""
+    """The coordinator does not know the producer, or the producer has begun a later transaction."""
     OPEN = 1
-    """It is open, and will be ended."""
+    """The transaction is open; the coordinator will end it."""
     COMMITTED = 2
     ABORTED = 3
 
 
 class FindOutcomes(NamedTuple):
-    """What became of transactions that are open in a partition's log. Answered with a `Outcome` for each.
+    """Ask for the outcomes of transactions that are open in a partition's log. Answered with one `Outcome` for each.
 
     Attributes:
-        producers: id and epoch of each.
+        producers: (producer id, producer epoch) of each transaction.
     """
 
     partition: TopicPartition
@@ -162,6 +167,6 @@ class FindOutcomes(NamedTuple):
 
 
 class DescribeTransaction(NamedTuple):
-    """Answered with its TransactionValue; TRANSACTIONAL_ID_NOT_FOUND."""
+    """Describe one transactional id. Answered with its TransactionValue. Error: TRANSACTIONAL_ID_NOT_FOUND."""
 
     transactional_id: str

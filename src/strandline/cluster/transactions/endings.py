@@ -20,7 +20,7 @@ COMPLETE_ABORT = TransactionState.COMPLETE_ABORT
 
 
 class Ending(Enum):
-    """What becomes of a request to end a transaction."""
+    """Outcome of a request to end a transaction."""
 
     GO = "it is decided so"
     DONE = "it was decided so before: the same answer again"

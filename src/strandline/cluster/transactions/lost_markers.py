@@ -53,7 +53,7 @@ GRACE_MS = 300_000.0
 time-out, and its markers take as long as a failover. Kafka's tool takes what is older than that for hanging."""
 
 LOOK_MS = 60_000.0
-"""How often is looked for what has been open for longer."""
+"""Milliseconds between two searches for transactions that have been open too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class LostMarkers:
             replica.log.producers.unsettled.clear()
 
     async def _settle(self, replica: Partition, epoch: LeaderEpoch) -> None:
-        """Until nothing is unsettled."""
+        """Ask the coordinators until the outcome of every open transaction is known."""
         tp = replica.topic_partition
         pause_ms, longest_ms = AGAIN_MS
         while left := _unsettled(replica, epoch):
@@ -261,7 +261,8 @@ class LostMarkers:
             )
 
     async def _ask(self, tp: TopicPartition, left: Sequence[OpenTransaction]) -> Mapping[int, Outcome]:
-        """What became of each, as far as that is known: UNKNOWN once every coordinator has said so."""
+        """Ask every coordinator for the outcomes. UNKNOWN is returned for a transaction only once all coordinators have
+        said so."""
         topic = self._image().topics.get(TRANSACTION_TOPIC)
         partitions = {} if topic is None else topic.partitions
         named = tuple(FoundOpen(ProducerId(one.producer_id), one.producer_epoch) for one in left)
@@ -311,7 +312,7 @@ def _leads_in(replica: Partition, epoch: LeaderEpoch) -> bool:
 
 
 def _unsettled(replica: Partition, epoch: LeaderEpoch) -> list[OpenTransaction]:
-    """Those of which nothing is known yet; none where the leadership is over."""
+    """Open transactions whose outcome is not known yet; empty if the leadership has ended."""
     if replica.log is None or not _leads_in(replica, epoch):
         return []
     unsettled = replica.log.producers.unsettled

@@ -1,15 +1,15 @@
-"""Orders of markers that are on their way, each marker to the leader of its partition: a pure core. Time, leaders and
-answers come in as arguments.
+"""Orders to write transaction markers, while their markers are sent to the leaders of the partitions. This is a core
+without I/O: time, leaders and answers are arguments.
 
 A transaction is decided once its Prepare record is committed. From then on its markers are sent until each partition
-has taken its own or is deleted:
+has its marker or is deleted:
 
     added ──> ready ──(has a leader)──> under way ──> NONE: this partition is done
                 ^                          |
                 |                          +──> INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED: another
-             waiting <────anything else────+    coordinator has the transaction; the whole order is given up
+             waiting <────anything else────+    coordinator has the transaction; the whole order is dropped
 
-What waits is sent again after a pause that doubles, or at once when the metadata change its partition.
+A waiting marker is sent again after a pause that doubles each time, or at once when its partition's metadata change.
 """
 
 from __future__ import annotations
@@ -23,49 +23,50 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, NodeId, TopicPartition
 
 RETRY_MS = (20.0, 500.0)
-"""First and longest pause before a marker is sent again. A new leader is told at once: its election is news."""
+"""First and longest pause in milliseconds before a marker is sent again. A new leader gets it without a pause."""
 
 ANOTHER_HAS_IT = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
-"""Answers after which this coordinator has no say over the transaction any more."""
+"""Error codes that mean that another coordinator now manages the transaction."""
 
 
 Written = Callable[[MarkerOrder], None]
-"""Told once that every partition of an order has its marker in every replica in sync, or is deleted."""
+"""Callback, called once when every partition of an order has its marker on all in-sync replicas or is deleted."""
 
 LeaderOf = Callable[[TopicPartition], NodeId | None]
-"""The leader of a partition; NO_NODE where nobody leads it; None: it is deleted."""
+"""Function that returns the leader of a partition: NO_NODE if there is none, None if the partition is deleted."""
 
 
 class Addressed(NamedTuple):
-    """One order's marker for one partition."""
+    """Marker of one order (`number`) for one partition."""
 
     number: int
     partition: TopicPartition
 
 
 class Done(NamedTuple):
-    """An order that is carried out, and who is to be told."""
+    """A completed order, and the callback to call for it."""
 
     order: MarkerOrder
     written: Written
 
 
 class _Order:
-    """An order that is not carried out. `failures`: of each partition that is left, how often it was sent in vain."""
+    """An open order. `failures`: remaining partition -> number of failed attempts to send its marker."""
 
     __slots__ = ("failures", "order", "written")
 
     def __init__(self, order: MarkerOrder, written: Written) -> None:
         self.order = order
         self.written = written
-        self.failures = dict.fromkeys(sorted(order.partitions), 0)  # a set's order is chance
+        self.failures = dict.fromkeys(sorted(order.partitions), 0)  # a set has no fixed order
 
 
 class MarkerOrders:
-    """Every order of one broker.
+    """All open orders of one broker.
 
-    Invariants: a marker that is left is ready, waiting or under way, and only one of them; of an order somebody is told
-    once at most.
+    Invariants:
+        * a remaining marker is in exactly one of the states ready, waiting and under way;
+        * the callback of an order is called at most once.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class MarkerOrders:
         return len(self._orders)
 
     def add(self, order: MarkerOrder, written: Written) -> int:
-        """Take an order; returns its number, which no other one of this process has."""
+        """Add an order. Returns its number, which is unique in this process."""
         self._added += 1
         found = self._orders[self._added] = _Order(order, written)
         for partition in found.failures:
@@ -87,7 +88,7 @@ class MarkerOrders:
         return self._added
 
     def drop(self, state_partition: int, coordinator_epoch: int) -> None:
-        """Send no more of what a leadership of a partition of transactions has ordered; nobody is told."""
+        """Drop the orders of the leader of a `__transaction_state` partition in this epoch, without their callbacks."""
         for number, found in list(self._orders.items()):
             if (found.order.state_partition, found.order.marker.coordinator_epoch) == (
                 state_partition,
@@ -96,35 +97,35 @@ class MarkerOrders:
                 del self._orders[number]  # rule C16/a-dropped-shard-goes-on-sending
 
     def order(self, number: int) -> MarkerOrder | None:
-        """An order that is not over."""
+        """The open order with this number; None if there is none."""
         found = self._orders.get(number)
         return None if found is None else found.order
 
     def failures(self, addressed: Addressed) -> int:
-        """How often this marker was sent in vain."""
+        """Number of failed attempts to send this marker."""
         found = self._orders.get(addressed.number)
         return 0 if found is None else found.failures.get(addressed.partition, 0)
 
     @property
     def next_ms(self) -> float | None:
-        """When the first of those that wait is to be sent again."""
+        """Time in milliseconds at which the next waiting marker is to be sent again; None if none waits."""
         while self._heap and self._waiting.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def waiting(self) -> Iterator[TopicPartition]:
-        """The partition of each marker that waits to be sent again."""
+        """Partition of each marker that waits to be sent again."""
         return (addressed.partition for addressed in self._waiting if addressed.number in self._orders)
 
     def look_again(self, concerns: Callable[[TopicPartition], bool]) -> None:
-        """The metadata of some partitions changed: what waits for them is sent at once."""
+        """Make waiting markers ready whose partition `concerns` selects, because its metadata changed."""
         for addressed in [one for one in self._waiting if concerns(one.partition)]:
             del self._waiting[addressed]
             self._ready[addressed] = None
 
     def due(self, leader_of: LeaderOf, now_ms: float) -> tuple[dict[NodeId, list[Addressed]], list[Done]]:
-        """What is to be sent now, by the broker that it goes to: it is under way from now on. And the orders that are
-        carried out because what was left of them is deleted."""
+        """Markers to send now, by the id of the receiving broker; they are under way from now on. Also the orders that
+        are complete because their remaining partitions were deleted."""
         while (next_ms := self.next_ms) is not None and next_ms <= now_ms:
             addressed = heappop(self._heap)[1]
             del self._waiting[addressed]
@@ -146,7 +147,7 @@ class MarkerOrders:
         return to_send, done
 
     def answered(self, answers: Iterable[tuple[Addressed, ErrorCode]], now_ms: float) -> list[Done]:
-        """Answers to what was under way; the orders that are carried out by them."""
+        """Apply answers to markers that were under way. Returns the orders that are now complete."""
         done: list[Done] = []
         for addressed, code in answers:
             found = self._orders.get(addressed.number)
@@ -161,7 +162,7 @@ class MarkerOrders:
         return done
 
     def _take_off(self, addressed: Addressed, found: _Order) -> list[Done]:
-        """One partition is done."""
+        """Remove a partition that is done from its order. Returns the order if that was its last one."""
         del found.failures[addressed.partition]
         if found.failures:  # rule C16/one-partition-ends-the-order
             return []

@@ -51,7 +51,7 @@ class NamedPartition:
 
     @property
     def place(self) -> TopicPartition:
-        """The same for this process."""
+        """The partition, as this process's own type."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -131,7 +131,7 @@ class Sender(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """What tells one marker from another."""
+    """Identity of a marker, by which repeated ones are recognised."""
 
     partition: TopicPartition
     marker: Marker

@@ -1,7 +1,7 @@
-"""The sender of a coordinator's markers: to the leaders of their partitions, for as long as it takes.
+"""Sender of a coordinator's transaction markers to the leaders of the partitions. It retries without limit.
 
-What is ordered in one turn of the loop goes to a broker in one call, and more calls are under way at once, so that a
-partition that is slow holds up only those that are asked for with it.
+Markers that are ordered in one turn of the loop go to a broker in one call. Several calls run at once, so that a slow
+partition delays only the markers in the same call.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from strandline.proto.tasks import Report, spawn
 log = structlog.get_logger("strandline.transactions")
 
 CALL_MS = 5_000.0
-"""So long the answer of a leader's broker is waited for; it answers within a second, whatever its replicas do."""
+"""Milliseconds to wait for a broker's answer. It answers within a second, even if its replicas are slow."""
 
 CALLS_MAX = 16
-"""Calls to one broker that are under way at once; what comes meanwhile is gathered for the next one."""
+"""Maximum calls to one broker at a time; further markers are collected for the next call."""
 
 MARKERS_MAX = 1_000
-"""Markers in one call."""
+"""Maximum markers in one call."""
 
 _GIVEN_UP = ErrorCode.NETWORK_EXCEPTION
 
 LOUD_AFTER = 10
-"""Times that a marker is sent in vain, over some seconds, before the log tells of it."""
+"""Failed attempts to send a marker, which take some seconds, before a line is logged."""
 
 
 class MarkerSender:
-    """Sends for one broker. Subscribe `on_metadata` behind whatever applies metadata to the replicas."""
+    """Marker sender of one broker. `on_metadata` must be subscribed after the part that applies metadata to
+    replicas."""
 
     def __init__(
         self,
@@ -64,7 +65,8 @@ class MarkerSender:
         clock: Clock,
         report: Report,
     ) -> None:
-        """`writer` appends what this broker leads itself; `report` is told of an internal error."""
+        """`writer` appends the markers for partitions that this broker leads; `report` is called with internal
+        errors."""
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._image = image
@@ -82,28 +84,27 @@ class MarkerSender:
 
     @property
     def pending(self) -> int:
-        """Transactions that are decided, and whose markers are not all written."""
+        """Number of decided transactions whose markers are not all written."""
         return len(self._orders)
 
     def waiting(self) -> tuple[int, int]:
-        """Markers that wait to be sent again: for a leader of their partition, and behind an answer that was none."""
+        """Numbers of markers that wait to be sent again: (because their partition has no leader, after a failure)."""
         led = [self._leader_of(partition) not in (None, NO_NODE) for partition in self._orders.waiting()]
         return led.count(False), led.count(True)
 
     def send(self, order: MarkerOrder, written: Written) -> None:
-        """Write the order's marker into each of its partitions, of which there is one at least; then, in a later turn
-        of the loop, call `written`. It is not called where the order is dropped before, or another coordinator has the
-        transaction."""
+        """Write the order's marker into each of its partitions (at least one). Then call `written`, in a later turn of
+        the loop; it is not called if the order is dropped, or another coordinator has the transaction."""
         ensure(bool(order.partitions), "OrderHasPartitions", transactional_id=order.transactional_id)
         self._orders.add(order, written)
         self._flush_soon()
 
     def drop(self, state_partition: int, coordinator_epoch: LeaderEpoch) -> None:
-        """Send nothing more of what this leadership of a partition of `__transaction_state` has ordered."""
+        """Drop the orders of the leader of a `__transaction_state` partition in this epoch."""
         self._orders.drop(state_partition, coordinator_epoch)
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Partitions have other leaders, or are deleted: what waits for them is sent at once."""
+        """Send waiting markers at once whose partition has a new leader, or was deleted."""
         if not delta.partitions and not delta.deleted_topics:
             return
         self._orders.look_again(lambda partition: _concerns(delta, image, partition))
@@ -117,7 +118,7 @@ class MarkerSender:
         self._flush_soon()
 
     def close(self) -> None:
-        """Send nothing any more; nobody is told."""
+        """Stop sending, without calling any callback."""
         self._closed = True
         if self._flush is not None:
             self._flush.cancel()
@@ -142,8 +143,9 @@ class MarkerSender:
         _tell(done)
 
     def _leader_of(self, partition: TopicPartition) -> NodeId | None:
-        """See `marker_orders.LeaderOf`. A partition that this image does not have is deleted: the transaction got it
-        from a coordinator whose image had it, and a coordinator that is elected later has all that image had."""
+        """Leader of a partition, see `marker_orders.LeaderOf`. A partition that this image lacks was deleted: a
+        coordinator had it in its image when it joined the transaction, and a later coordinator's image is at least as
+        new."""
         found = self._image().partition(*partition)
         return None if found is None else found.leader
 
@@ -191,7 +193,7 @@ class MarkerSender:
         _tell(done)
 
     async def _ask(self, broker: NodeId, markers: Sequence[Addressed]) -> list[ErrorCode]:
-        """A result for each. Raises RpcError and ProtocolError."""
+        """Send one call. Returns an error code for each marker. Raises RpcError, ProtocolError."""
         by_order: dict[int, list[TopicPartition]] = {}
         for number, partition in markers:
             by_order.setdefault(number, []).append(partition)

@@ -139,14 +139,14 @@ class TransactionShard:
             self._values[transactional_id] = TRANSACTION.read(record.value)
 
     def replay_pending(self, record: Record, producer_id: int) -> None:
-        """No producer writes to this topic. Raises ProtocolError."""
+        """Refuse a record of a transaction: no producer writes to this topic. Raises ProtocolError."""
         raise ProtocolError(f"a record of {TRANSACTION_TOPIC} in a transaction of producer {producer_id}")
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
-        """Nothing was pending."""
+        """Do nothing: this topic has no records of transactions."""
 
     def loaded(self, now: Now) -> Effects:
-        """What was decided is carried out: no coordinator before this one is known to have done it."""
+        """Continue with transactions that were decided: an earlier coordinator may not have completed them."""
         for transactional_id, value in list(self._values.items()):
             if value.state.is_prepared:  # rule C14/markers-are-not-ordered-again
                 self._order_markers(transactional_id, now)
@@ -686,7 +686,8 @@ def _is_repeated(command: InitProducer, value: TransactionValue) -> bool:
 
 
 def _by_epoch(command: EndTransaction, value: TransactionValue) -> Ending:
-    """By the table of KIP-890. Raises KafkaError for a producer that the table does not speak of."""
+    """Judge a request to end a transaction by the table of KIP-890. Raises KafkaError for a producer id or epoch that
+    the table does not cover."""
     named = Producer(command.producer_id, command.producer_epoch)
     if value.state.is_prepared and named == Producer(value.next_id, 0):
         retry = False
@@ -704,7 +705,8 @@ def _by_epoch(command: EndTransaction, value: TransactionValue) -> Ending:
 
 
 def _by_state(command: EndTransaction, value: TransactionValue) -> Ending:
-    """By the table of the first protocol. Raises KafkaError for a producer that is not this one."""
+    """Judge a request to end a transaction by the table of the first protocol. Raises KafkaError for another producer
+    id or epoch."""
     if command.producer_id != value.producer_id:
         raise _unknown_producer(command.transactional_id)
     if command.producer_epoch != value.producer_epoch:  # rule C4/older-epoch-ends-a-transaction

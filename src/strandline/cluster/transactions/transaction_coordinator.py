@@ -1,4 +1,5 @@
-"""The coordinator of transactions on one broker: the runtime with shards of transactional ids, and their topic."""
+"""Transaction coordinator of one broker. It routes commands to shards of transactional ids; each shard keeps its state
+in one partition of `__transaction_state`."""
 
 from __future__ import annotations
 
@@ -38,24 +39,24 @@ from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
 
 WRITE_TIMEOUT_MS = 5_000
-"""A change waits so long until every in-sync replica has it, before the client is told to try again."""
+"""Milliseconds that a change may take to reach every in-sync replica, before the client is told to retry."""
 
 
 class Markers(Protocol):
-    """Sender of markers: it tries for ever, by whatever leaders there are."""
+    """Sender of transaction markers. It retries without limit, and follows changes of leaders."""
 
     def send(self, order: MarkerOrder, written: Callable[[MarkerOrder], None]) -> None:
-        """Write the order's marker into each of its partitions; then, in a later turn of the loop, call `written`."""
+        """Write the order's marker into each of its partitions. Then call `written`, in a later turn of the loop."""
 
     def drop(self, state_partition: int, coordinator_epoch: LeaderEpoch) -> None:
-        """Send nothing more of what this leadership of a partition of `__transaction_state` has ordered."""
+        """Stop sending the markers ordered by the leader of a partition of `__transaction_state` in this epoch."""
 
 
 class TransactionCoordinator(Coordinator[TransactionShard]):
-    """Commands of transactional ids to the shard that has them.
+    """Transaction coordinator of one broker: it sends each command to the shard of its transactional id.
 
-    Methods that ask raise KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, or what
-    the shard says; and ConnectionSuperseded, which closes the connection.
+    Methods that send commands raise KafkaError NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or
+    COORDINATOR_NOT_AVAILABLE, or the shard's error; or ConnectionSuperseded, which closes the client's connection.
     """
 
     none_yet = "no transactional id has been used yet"
@@ -111,8 +112,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         producer_id: int = NO_ID,
         producer_epoch: int = NO_EPOCH,
     ) -> Producer:
-        """The producer that may write under this id from now on; those before are fenced, and their transaction is
-        aborted first (CONCURRENT_TRANSACTIONS: ask again).
+        """Give the transactional id a producer, and fence the earlier ones. An open transaction of theirs is aborted
+        first; meanwhile CONCURRENT_TRANSACTIONS tells the client to retry.
 
         Raises:
             KafkaError: also PRODUCER_FENCED.
@@ -129,8 +130,11 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         verify_only: bool = False,
         connection: int = NO_CONNECTION,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Make partitions part of the producer's transaction, or (`verify_only`) say which are: NONE, or
-        TRANSACTION_ABORTABLE. `connection`: by which a client of the first protocol asks.
+        """Add partitions to the producer's transaction, or (`verify_only`) check that they belong to it. Returns NONE
+        for each partition, or TRANSACTION_ABORTABLE for one that does not belong to it.
+
+        Args:
+            connection: number of the connection, for clients of the protocol from before KIP-890.
 
         Raises:
             KafkaError: also INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
@@ -143,7 +147,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     async def add_offsets(
         self, transactional_id: str, producer_id: int, producer_epoch: int, group_id: str, connection: int
     ) -> None:
-        """Make the offsets of a group part of the producer's transaction. Raises KafkaError as `add_partitions`."""
+        """Add the offsets of a group to the producer's transaction. Raises KafkaError as `add_partitions` does."""
         topic = self._image().topics.get(OFFSETS_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being created")
@@ -162,8 +166,12 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         version: int,
         connection: int = NO_CONNECTION,
     ) -> Producer:
-        """Commit or abort, by the version of the client's protocol; returns when that is decided for good, with the
-        producer of the next transaction.
+        """Commit or abort a transaction. Returns once the decision is durable, with the producer id and epoch for the
+        next transaction.
+
+        Args:
+            version: FIRST_VERSION or EPOCH_VERSION, the client's protocol.
+            connection: number of the connection, for clients of FIRST_VERSION.
 
         Raises:
             KafkaError: also INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
@@ -172,7 +180,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         return await self._with_id(EndTransaction(*named, commit, version, connection=connection))
 
     async def _with_id(self, command: InitProducer | EndTransaction) -> Producer:
-        """The answer of a command that may need a fresh producer id: an id is taken only where it is."""
+        """Run a command that may need a fresh producer id; an id is allocated only if it does."""
         answer: Any = await self.ask(command.transactional_id, command)
         while isinstance(answer, NeedsProducerId):
             spare = command._replace(spare_id=await self._new_producer_id())
@@ -181,8 +189,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         return made
 
     async def list_transactions(self, command: ListTransactions) -> list[ListedTransaction]:
-        """The ids that this broker coordinates. Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS while it is not known
-        yet which there are."""
+        """The transactional ids that this broker coordinates. Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS while a
+        shard is still being loaded."""
         listed: list[ListedTransaction] = []
         for hosted in list(self.runtime.hosted()):
             if hosted.phase in (Phase.FAILED, Phase.DROPPED):
@@ -197,20 +205,27 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     async def outcomes_of(
         self, partition: TopicPartition, producers: Sequence[tuple[int, int]]
     ) -> tuple[list[int], list[Outcome]]:
-        """The partitions of transactions that this broker serves, and what they say of each producer and epoch."""
+        """Ask this broker's shards for the outcomes of transactions that are open in the log of `partition`.
+
+        Args:
+            producers: (producer id, producer epoch) of each transaction.
+
+        Returns:
+            The partitions of `__transaction_state` that answered, and one outcome for each of `producers`.
+        """
         served: list[int] = []
         outcomes = [Outcome.UNKNOWN] * len(producers)
         for hosted in list(self.runtime.hosted()):
             try:
                 answers = await self.runtime.ask(hosted.partition, FindOutcomes(partition, tuple(producers)))
             except KafkaError:
-                continue  # whoever asks finds it missing, and asks again
+                continue  # the caller sees that this partition did not answer, and asks again
             served.append(hosted.partition)
             outcomes = [max(one, other) for one, other in zip(outcomes, answers, strict=True)]
         return served, outcomes
 
     async def describe(self, transactional_id: str, *, asked_ms: float | None = None) -> TransactionValue:
-        """What is known of an id. Raises KafkaError also TRANSACTIONAL_ID_NOT_FOUND."""
+        """State of one transactional id. Raises KafkaError also with TRANSACTIONAL_ID_NOT_FOUND."""
         found: TransactionValue = await self.ask(
             transactional_id, DescribeTransaction(transactional_id), asked_ms=asked_ms
         )

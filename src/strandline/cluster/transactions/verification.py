@@ -1,8 +1,8 @@
-"""Questions of a leader to the coordinator of a transactional id: is this partition in the id's transaction (protocol
-version 1), or let it be in it (version 2, KIP-890).
+"""Verification of transactional writes (KIP-890): a leader asks the coordinator whether the partition belongs to the
+producer's transaction (protocol version 1), or has it added (version 2).
 
-A leader asks before the first batch of a transaction, so that a batch that comes late, when its transaction has ended,
-begins no other one that nobody would end.
+A leader asks before the first batch of a transaction. Otherwise a batch that arrives after the end of its transaction
+would start a new one, which nobody would ever end.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from strandline.proto.messages.method import call, handler, method
 from strandline.proto.ports import Clock, Rpc, RpcError, UnaryHandler
 
 CALL_MS = 5_000.0
-"""So long the coordinator's answer is waited for: to add a partition it writes a record."""
+"""Milliseconds to wait for the coordinator's answer. To add a partition it has to write and replicate a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyPartitionsRequest:
-    """A leader's broker asks the coordinator of a transactional id about partitions.
+    """Question of a leader's broker to the coordinator of a transactional id.
 
     Attributes:
-        node_id: who asks.
-        add: let them be in the transaction, and begin it if none is open; else only look.
+        node_id: the broker that asks.
+        add: True to add the partitions, and begin a transaction if none is open; False only to check them.
     """
 
     node_id: Annotated[NodeId, Int32(1)]
@@ -44,22 +44,22 @@ class VerifyPartitionsRequest:
 
 @dataclass(frozen=True, slots=True)
 class VerifyPartitionsReply:
-    """An answer for each partition, in order."""
+    """Answer: one error code for each partition of the request, in its order."""
 
     errors: Annotated[tuple[ErrorCode, ...], 1]
 
 
 VERIFY_PARTITIONS = method("/strandline.v1.Node/VerifyPartitions", VerifyPartitionsRequest, VerifyPartitionsReply)
-"""Every broker answers it, without an envelope."""
+"""RPC method VerifyPartitions, which every broker serves."""
 
 Answers = Mapping[TopicPartition, ErrorCode]
 
 
 class Coordinator(Protocol):
-    """The coordinator of transactions on this broker, as far as it is needed here."""
+    """Transaction coordinator on this broker, as the verifier uses it."""
 
     def placed(self, transactional_id: str) -> PartitionRecord | None:
-        """The partition that has the id; None while the topic does not exist."""
+        """Partition of `__transaction_state` that holds the id; None while the topic does not exist."""
 
     async def add_partitions(
         self,
@@ -70,12 +70,13 @@ class Coordinator(Protocol):
         *,
         verify_only: bool,
     ) -> Answers:
-        """The answer of the shard that has the id. Raises KafkaError."""
+        """Answers of the shard that holds the id, by partition. Raises KafkaError."""
 
 
 @dataclass
 class VerificationFigures:
-    """Questions that a broker has put to coordinators, how long it waited for the answers, and partitions refused."""
+    """Metrics of a broker's verifications: questions to coordinators, partitions refused, and seconds waited for
+    answers."""
 
     questions: int = 0
     failures: int = 0
@@ -83,7 +84,7 @@ class VerificationFigures:
 
 
 class Verifier:
-    """Asks for one broker, and answers for the coordinator that it has itself."""
+    """Asks coordinators for one broker, and answers other brokers for the broker's own coordinator."""
 
     def __init__(
         self,
@@ -110,8 +111,8 @@ class Verifier:
         *,
         add: bool,
     ) -> Answers:
-        """An answer for each partition: the coordinator's, or why there is none: COORDINATOR_NOT_AVAILABLE,
-        NETWORK_EXCEPTION."""
+        """Ask about partitions of a producer's transaction. Returns an error code for each: the coordinator's, or
+        COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION if there is no answer."""
         begun_ms = self._clock.monotonic_ms()
         answers = await self._verified(transactional_id, producer_id, producer_epoch, partitions, add=add)
         self.figures.questions += 1
@@ -171,7 +172,7 @@ class Verifier:
     # Questions of other brokers
 
     def handlers(self) -> dict[str, UnaryHandler]:
-        """Handlers that the node's internal listener has to serve."""
+        """RPC handlers for the node's internal listener."""
         return {VERIFY_PARTITIONS.path: handler(VERIFY_PARTITIONS, self._answer)}
 
     async def _answer(self, request: VerifyPartitionsRequest) -> VerifyPartitionsReply:

@@ -35,7 +35,7 @@ from strandline.proto.ids import NodeId
 from strandline.proto.settings import ConfigType, Setting, split_list
 
 _BINDING = AGREED_KEYS & TOPIC_SETTINGS.keys()
-"""What elections and the eligible leader replicas of partitions rest on."""
+"""Topic settings on which elections and the eligible leader replicas depend."""
 
 
 _SETTINGS: Mapping[ResourceType, Mapping[str, Setting[Any]]] = {
@@ -123,7 +123,8 @@ def _check_resource(image: MetadataImage, resource: ConfigResource) -> None:
 
 
 def _check_subscription(image: MetadataImage, name: str) -> None:
-    """Raises KafkaError: no client metrics can be subscribed to under this name, or none at all yet."""
+    """Check that a subscription to client metrics may have this name. Raises KafkaError if it may not, or if
+    subscriptions are not possible yet."""
     if image.metadata_version < LEVEL_OF_MOVES:  # rule A42/subscriptions-of-a-level-that-is-not-finalized
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,

@@ -49,7 +49,7 @@ def update_features(state: MachineState, request: UpdateFeaturesRequest, survey:
 
 
 def _judge(state: MachineState, update: FeatureUpdate) -> None:
-    """Raises KafkaError: the feature cannot get this level, whatever the nodes say."""
+    """Check that the feature may get this level at all. Raises KafkaError if it may not, whatever the nodes support."""
     feature, supported = FEATURES.get(update.name), state.settings.supported.get(update.name)
     if feature is None or supported is None:
         _refuse(update.name, update.level, f"there is no such feature here; there are {', '.join(sorted(FEATURES))}")
@@ -68,7 +68,8 @@ def _judge(state: MachineState, update: FeatureUpdate) -> None:
 
 
 def _may_be_left(image: MetadataImage, name: str, now: int, wanted: int) -> None:
-    """Raises KafkaError: a level between cannot be left, or something of it is written already."""
+    """Check that the levels above the new one may be given up. Raises KafkaError if one may not, or its records are in
+    use."""
     for level in FEATURES[name].levels:
         kept = level.kept_by in image.topics  # rule A33/a-level-in-use-is-left
         if wanted < level.number <= now and (kept or not level.can_be_left):  # rule A33/a-level-that-cannot-be-left
@@ -100,7 +101,7 @@ def _implied(image: MetadataImage, levels: Mapping[str, int], *, unsafe: bool) -
 
 
 def _ask_the_nodes(image: MetadataImage, changed: Mapping[str, int], survey: Survey) -> None:
-    """Raises KafkaError: a node does not know these levels, or does not say so."""
+    """Check that every node supports the new levels. Raises KafkaError if one does not, or has not answered."""
     unknown = [f"{who} does not know {', '.join(faults)}" for who, faults in _excluding(changed, survey)]
     silent = list(_silent(image, survey))
     if unknown or silent:  # rule A33/nodes-are-not-asked

@@ -1,4 +1,5 @@
-"""AlterPartition: a leader proposes an ISR, the controller judges it (rule B2: the table and its order)."""
+"""AlterPartition: a leader proposes an ISR, and the controller accepts or refuses it, by the checks of rule B2 in their
+order."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from strandline.proto.marks import mark
 
 
 def alter_partition(state: MachineState, request: AlterPartitionRequest) -> Result[AlterPartitionReply]:
-    """Judge each proposal of a leader; those that stand become records.
+    """Check each proposal of a leader; accepted ones become records.
 
     Raises:
-        KafkaError: STALE_BROKER_EPOCH: another process of the sender's node id has registered since.
+        KafkaError: STALE_BROKER_EPOCH if another process with the sender's node id has registered since.
     """
     state.broker_of_epoch(request.node_id, request.broker_epoch)  # rule B2/sender-of-another-life-is-heard
     records: list[MetadataRecord] = []
@@ -38,17 +39,17 @@ def alter_partition(state: MachineState, request: AlterPartitionRequest) -> Resu
 
 
 def once(key: TopicIdPartition, seen: set[TopicIdPartition]) -> None:
-    """Add the key. Raises KafkaError INVALID_REQUEST: it was there."""
+    """Add `key` to `seen`. Raises KafkaError INVALID_REQUEST if it is there already."""
     if key in seen:  # rule B2/one-partition-twice-in-a-request
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition twice.")
     seen.add(key)
 
 
 def check_leader(partition: PartitionRecord, sender: NodeId, leader_epoch: LeaderEpoch) -> None:
-    """Whether the sender leads in an epoch that this controller knows.
+    """Check that the sender leads the partition in its current leader epoch.
 
     Raises:
-        KafkaError: FENCED_LEADER_EPOCH; INVALID_REQUEST: another broker leads.
+        KafkaError: FENCED_LEADER_EPOCH if the epoch is old; INVALID_REQUEST if another broker leads.
     """
     # rule B2/old-leader-alters-the-isr, rule B2/alter-partition-rows-in-another-order
     if leader_epoch < partition.leader_epoch:
@@ -83,7 +84,7 @@ def _alter_one(
     )
     record = accepted(change, topic.topic_id, partition.partition)  # rule B2/a-withdrawal-moves-no-epoch
     after = merge(partition, record)  # rule B2/a-withdrawal-moves-no-epoch/2
-    if after.leader != sender:  # its disk is full, and a joining member has room (schedule 57)
+    if after.leader != sender:  # the sender's disk is full, and a joining member with free space leads (schedule 57)
         message = f"Broker {after.leader} leads now."
         # schedule 57/who-joins-with-room-does-not-lead
         return AlterPartitionOutcome(item.topic_id, item.partition, ErrorCode.NEW_LEADER_ELECTED, message), record
@@ -91,17 +92,17 @@ def _alter_one(
 
 
 def _must_heal_first(state: MachineState, node_id: NodeId, topic: TopicInfo, partition: PartitionRecord) -> bool:
-    """True if the replica must be healed before it joins: one that has rotted joins once its whole leader has healed
-    it. Where the leader has rotted too, what is missing may be gone for good, and that must not stop the partition.
-    """
+    """True if a replica with rotted segments must be healed before it joins the ISR, which a leader with an intact log
+    can do. If the leader's log has rotted too, the data may be lost for good, and the replica joins without it, so that
+    the partition does not stop."""
     # schedule 80/rotten-replica-joins, schedule 80/rotten-replicas-join-no-rotten-leader
     return not state.is_whole(node_id, topic, partition) and state.is_whole(partition.leader, topic, partition)
 
 
 def accepted(change: PartitionChange, topic_id: TopicId, partition: int) -> PartitionChangeRecord:
-    """The record of a proposal that was accepted. One is written even where nothing changes: a leader that proposes the
-    committed ISR withdraws an earlier proposal, and every record raises the partition epoch, which fences late copies
-    of that one (schedule 50)."""
+    """The record of an accepted proposal. It is written even if nothing changes: a leader that proposes the committed
+    ISR withdraws an earlier proposal, and the record raises the partition epoch, so that late copies of the earlier
+    proposal are refused (schedule 50)."""
     return change.build() or PartitionChangeRecord(topic_id, partition, reason="its leader kept the ISR")
 
 
@@ -120,7 +121,7 @@ def _outcome(state: MachineState, topic: TopicInfo, partition: PartitionRecord) 
 
 
 def validate(image: MetadataImage, sender: NodeId, partition: PartitionRecord, item: AlterPartitionItem) -> None:
-    """Judge one proposal, in the order of the table of rule B2; the first that fails decides.
+    """Check one proposal, in the order of the table of rule B2. The first check that fails decides the error.
 
     Raises:
         KafkaError: NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_REQUEST, INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA.

@@ -88,13 +88,13 @@ class Assignment(NamedTuple):
 
     @property
     def guarded(self) -> int:
-        """How many replicas min.insync.replicas is held against: a move under way changes that no more than it has
-        replicas yet (rule B45)."""
+        """Number of replicas that min.insync.replicas may count. A move in progress does not change it beyond the
+        number of replicas that exist (rule B45)."""
         return len(self.replicas) - len(self.adding)
 
 
 def assignment_of(partition: PartitionRecord) -> Assignment:
-    """As the metadata have it."""
+    """The partition's assignment, from its metadata."""
     return Assignment(partition.replicas, partition.adding_replicas, partition.removing_replicas)
 
 
@@ -108,7 +108,7 @@ def keep_order(candidates: Sequence[NodeId]) -> Sequence[NodeId]:
 
 
 def not_reported(_: NodeId) -> LogPosition | None:
-    """Nothing is known of any log."""
+    """Log position of a broker that has reported none: always None."""
     return None
 
 
@@ -255,7 +255,8 @@ class PartitionChange:
         self._elr = ()
 
     def _must_begin_anew(self) -> bool:
-        """The same leader gets a new epoch: a replica has gone, or min.insync.replicas counts more of them."""
+        """True if the same leader needs a new leader epoch: a replica was removed, or min.insync.replicas counts more
+        replicas."""
         gone = any(node not in self._assignment.replicas for node in self._partition.replicas)
         return gone or self.ends_move  # rule B46/a-replica-goes-within-a-leader-epoch
 

@@ -77,7 +77,7 @@ class SessionTimes(Settings, scope=Scope.NODE):
 
     @property
     def answer_ms(self) -> float:
-        """A broker that owes an answer for so long is silent."""
+        """Milliseconds without an owed answer after which a broker counts as silent."""
         return min(self.silence_timeout_ms, self.session_timeout_ms) - self.probe_after_ms
 
 

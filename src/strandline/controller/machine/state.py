@@ -105,7 +105,7 @@ class Progress:
         self.steps += 1
 
     def once(self, name: str, find: Callable[[], T]) -> T:
-        """What the first step found; later steps have seen what the earlier ones did."""
+        """The result of `find`, called in the first step only; later steps get the same result."""
         if self._left == math.inf:
             return find()
         if name not in self._kept:
@@ -114,7 +114,7 @@ class Progress:
         return found
 
     def take(self, name: str, find: Iterable[T]) -> Iterator[T]:
-        """What is left of the work that the first step found, as far as this one has room."""
+        """The rest of the work that the first step found, as much as this step may do."""
         ensure(name not in self._named, "OneWorkAName", name=name)
         if self._left != math.inf:
             self._named.add(name)
@@ -200,7 +200,7 @@ class MachineState:
             self.offsets.forget_topic(topic_id)
 
     def _forget_replicas(self, key: TopicIdPartition, was: PartitionRecord, now: PartitionRecord) -> None:
-        """What was reported of a replica that is gone says nothing of one that comes in its place (rule B46)."""
+        """Forget the reports about a removed replica: they say nothing about one that replaces it (rule B46)."""
         for node_id in was.replicas:
             if node_id not in now.replicas:  # rule B46/reports-outlive-the-replica
                 self.offsets.forget_replica(key, node_id)

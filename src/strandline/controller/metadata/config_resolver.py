@@ -1,4 +1,4 @@
-"""Which value of a config holds, and where it comes from."""
+"""Resolution of a config: which value is in force, and where it was set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, with the numbers of Kafka's DescribeConfigs."""
+    """Source of a value, with the numbers of Kafka's DescribeConfigs."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -66,7 +66,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """No value was set."""
+        """True if no value was set, so that the default is in force."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
@@ -74,7 +74,7 @@ Layers = tuple[tuple[ConfigSource, Mapping[str, str]], ...]
 
 
 def stored_codec(name: str, levels: Mapping[str, int]) -> StoredCodec | None:
-    """What a value of `compression.type` and the level that belongs to it mean."""
+    """Codec and level of a `compression.type` and the level setting that belongs to it."""
     if name == "producer":
         return None
     codec = Codec.NONE if name == "uncompressed" else Codec[name.upper()]
@@ -82,7 +82,7 @@ def stored_codec(name: str, levels: Mapping[str, int]) -> StoredCodec | None:
 
 
 def local_retention(local: int, whole: int) -> int:
-    """What of a whole retention counts on the brokers' disks: never more, whatever defaults became since it was set."""
+    """Retention on the brokers' disks, bounded by the whole retention, even if a default has been lowered since."""
     if local == -2:
         return whole
     if whole == -1:
@@ -111,7 +111,7 @@ class ConfigResolver:
         self._node_id = node_id
 
     def _layers(self, image: MetadataImage) -> Layers:
-        """What is set on brokers, the first to count first."""
+        """The broker-level values of the image, in the order of their priority."""
         all_brokers = (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.config(CLUSTER_DEFAULT))
         file = (ConfigSource.STATIC_BROKER_CONFIG, self._static)
         if self._node_id is None:
@@ -144,7 +144,8 @@ class ConfigResolver:
         return [_entry(row, {}, layers) for _, row in sorted(BROKER_SETTINGS.items())]
 
     def cluster_default_entries(self, image: MetadataImage) -> list[ConfigEntry]:
-        """What is set as the default of all brokers, sorted by name (Kafka lists only what is set)."""
+        """Values that are set as the default of all brokers, sorted by name. Kafka too lists only the ones that are
+        set."""
         source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         return [
             ConfigEntry(BROKER_SETTINGS[name], value, source, (ConfigValue(name, value, source),))
@@ -179,15 +180,15 @@ class ConfigResolver:
         return listed is None or partition in listed
 
     def leader_throttled_rate(self, image: MetadataImage) -> int:
-        """What this broker may send for throttled replicas, in bytes a second."""
+        """Maximum bytes per second that this broker may send for throttled replicas."""
         return self.broker_value(image, BrokerSettings.leader_throttled_rate)
 
     def follower_throttled_rate(self, image: MetadataImage) -> int:
-        """What this broker may fetch for throttled replicas, in bytes a second."""
+        """Maximum bytes per second that this broker may fetch for throttled replicas."""
         return self.broker_value(image, BrokerSettings.follower_throttled_rate)
 
     def log_config(self, image: MetadataImage, topic: str) -> LogConfig:
-        """What the logs of a topic's partitions go by on this node."""
+        """Config of a topic's logs on this node."""
         own, layers = image.config(topic_resource(topic)), self._layers(image)
 
         def value(row: Setting[T]) -> T:
@@ -254,7 +255,8 @@ def _in_force(row: Setting[T], own: Mapping[str, str], layers: Layers) -> T:
 
 
 def _counts(source: ConfigSource, row: Setting[Any]) -> bool:
-    """What all nodes must agree on does not come from one node's file."""
+    """True if a value from this source counts. A setting that all nodes must agree on is not taken from a node's
+    file."""
     return not (row.agreed and source is ConfigSource.STATIC_BROKER_CONFIG)
 
 

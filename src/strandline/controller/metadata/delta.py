@@ -58,7 +58,7 @@ class MetadataDelta(MapDeltas):
 
     @property
     def empty(self) -> bool:
-        """Nothing changed."""
+        """True if nothing changed."""
         return not any(self._deltas.values())
 
     def apply_all(self, records: Iterable[MetadataRecord]) -> None:
@@ -85,7 +85,7 @@ class MetadataDelta(MapDeltas):
             )
 
     def _require_known(self, record: MetadataRecord) -> None:
-        """Raises FatalError: a level that this node's build does not know."""
+        """Check that this node's build supports the levels of a record. Raises FatalError if not."""
         if isinstance(record, MetadataVersionRecord):
             name, level, release = METADATA_FEATURE, record.level, record.release
         elif isinstance(record, FeatureLevelRecord):

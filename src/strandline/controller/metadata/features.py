@@ -77,7 +77,7 @@ class Feature:
 
     @property
     def supported(self) -> Range:
-        """What this build can do."""
+        """Levels that this build supports."""
         return Range(self.levels[0].number, self.levels[-1].number)
 
 
@@ -168,7 +168,7 @@ FEATURES: Mapping[str, Feature] = {
         ),
     )
 }
-"""By name."""
+"""Name -> feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +188,16 @@ Supported = Mapping[str, Range]
 """The levels that a build knows, by feature."""
 
 OWN_LEVELS: Supported = {feature.name: feature.supported for feature in FEATURES.values()}
-"""What this build knows."""
+"""Feature -> levels that this build supports."""
 
 NEWEST_LEVEL = OWN_LEVELS[METADATA_FEATURE].last
 """Newest level of metadata.version that this build knows."""
 
 BEFORE_LEVELS: Supported = {feature.name: Range(feature.implied, feature.implied) for feature in FEATURES.values()}
-"""What builds know that say nothing of it: they are from before there were levels."""
+"""Feature -> levels of builds that report none, because they are from before feature levels."""
 
 NO_LEVELS = Range(0, 0)
-"""What a build knows of a feature that it does not name."""
+"""Levels of a feature that a build does not mention."""
 
 
 def supported_by(told: Iterable[tuple[str, int, int]]) -> Supported:
@@ -229,7 +229,7 @@ def what_to_install(release: str) -> str:
 
 
 def excluded(levels: Mapping[str, int], supported: Supported) -> list[str]:
-    """Which of these levels a build does not know, in words."""
+    """The levels that a build does not support, as a sentence; "" if it supports all."""
     return [
         f"{name} {level} (the build knows {supported.get(name, NO_LEVELS)}; {what_to_install(release_of(name, level))} "
         "does)"

@@ -37,7 +37,7 @@ NEXT = "next"
 
 
 class ResourceType(IntEnum):
-    """What a config belongs to, with the numbers of Kafka's `ConfigResource.Type`."""
+    """Kind of resource that a config belongs to, with the numbers of Kafka's `ConfigResource.Type`."""
 
     TOPIC = 2
     BROKER = 4
@@ -178,7 +178,7 @@ class MetadataImage:
         return None if info is None else info.partitions.get(partition)
 
     def tier(self, topic_id: TopicId, partition: int) -> Tier:
-        """What of one partition lies in the object store."""
+        """Tier of one partition: its segments in the object store."""
         return self.tiers.get(TopicIdPartition(topic_id, partition), NO_TIER)
 
     def config(self, resource: ConfigResource) -> Mapping[str, str]:

@@ -21,8 +21,8 @@ FIELD_LEVELS: Mapping[type[MetadataRecord], Mapping[str, int]] = {
     PartitionRecord: {"adding_replicas": LEVEL_OF_MOVES, "removing_replicas": LEVEL_OF_MOVES},
     PartitionChangeRecord: {"adding_replicas": LEVEL_OF_MOVES, "removing_replicas": LEVEL_OF_MOVES},
 }
-"""By type and field, the metadata.version from which the field may be other than its default: builds that do not know
-it pass over it."""
+"""(record type, field) -> first metadata.version at which the field may differ from its default. Older builds ignore
+the field."""
 
 
 def level_of(record: MetadataRecord) -> int:

@@ -1,8 +1,7 @@
-"""Maps of the metadata image, what makes the next ones of them, and what differs between two.
+"""Immutable maps of the metadata image, and the deltas that make their next versions.
 
-A map never changes: images share each map, and each value, that is the same in them. A delta writes into a copy of its
-own. It copies a map once, however many records it applies, and of a value that has parts (the partitions of a topic) it
-copies those once.
+A map never changes, so that images share the maps and values that are equal in them. A delta writes to its own copy. It
+copies a map once, however many records it applies, and a value with parts (e.g. a topic with its partitions) also once.
 """
 
 from __future__ import annotations
@@ -19,18 +18,17 @@ P = TypeVar("P")
 Q = TypeVar("Q")
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
-"""A map without a key."""
+"""Empty map."""
 
 
 class MapOf(Generic[K, V]):
-    """One map of the image, whose values are put whole.
+    """Declaration of one map of the image. Its values are replaced whole.
 
-    An attribute of the class `MetadataImage` is this, the same attribute of an image the map itself: images keep their
-    maps in `__dict__`, which Python asks first. A map that has no attribute there has a name all the same, and is read
-    by `image[map]`.
+    `MetadataImage.topics` is such a declaration, `image.topics` the map itself: an image keeps its maps in `__dict__`,
+    where Python looks first. A map that is not an attribute of the class also has a name, and is read by `image[map]`.
 
     Attributes:
-        name: of the map in its image.
+        name: name of the map in its image.
     """
 
     def __init__(self, name: str = "") -> None:
@@ -45,16 +43,17 @@ class MapOf(Generic[K, V]):
     def __get__(self, instance: object, owner: Any) -> Mapping[K, V]: ...
 
     def __get__(self, instance: object | None, owner: Any) -> MapOf[K, V] | Mapping[K, V]:
-        """The map of an image that has no key in it: other images have theirs in `__dict__`."""
+        """This declaration (on the class), or the empty map (on an image that has no such map in its `__dict__`)."""
         return self if instance is None else NOTHING
 
     def delta(self, base: Mapping[K, V]) -> MapDelta[K, V]:
-        """What changes it, over `base`."""
+        """Start a delta of this map over its state `base`."""
         return MapDelta(base)
 
 
 class DraftedMap(MapOf[K, V], Generic[K, V, D]):
-    """A map whose values are changed in drafts: one draft a value and a delta, however often the value changes."""
+    """Declaration of a map whose values are changed through drafts: a delta makes one mutable draft of a value, and
+    changes it as often as needed."""
 
     def __init__(
         self,
@@ -65,8 +64,14 @@ class DraftedMap(MapOf[K, V], Generic[K, V, D]):
         made: Callable[[V, D], V],
         parts: Callable[[V], Mapping[Any, Any]] = lambda _: NOTHING,
     ) -> None:
-        """`empty`: the value of a key that is not there yet. `draft`: the draft of a value. `made`: the next value, of
-        the one before and the draft. `parts`: the map that a value is, or holds: a delta tells which of these changed.
+        """Declare a map.
+
+        Args:
+            name: name of the map in its image.
+            empty: value of a key that does not exist yet.
+            draft: makes a mutable draft of a value.
+            made: makes the next value from the previous one and its draft.
+            parts: the map that a value is or contains, e.g. a topic's partitions. A delta tells which of these changed.
         """
         super().__init__(name)
         self.empty = empty
@@ -80,29 +85,30 @@ class DraftedMap(MapOf[K, V], Generic[K, V, D]):
     def __get__(self, instance: object, owner: Any) -> Mapping[K, V]: ...
 
     def __get__(self, instance: object | None, owner: Any) -> DraftedMap[K, V, D] | Mapping[K, V]:
-        """As of `MapOf`."""
+        """This declaration (on the class), or the empty map (on an image that has no such map in its `__dict__`)."""
         return self if instance is None else NOTHING
 
     def delta(self, base: Mapping[K, V]) -> DraftedDelta[K, V, D]:
-        """What changes it, over `base`."""
+        """Start a delta of this map over its state `base`."""
         return DraftedDelta(base, self)
 
 
 class MapOfMaps(DraftedMap[K, Mapping[P, Q], dict[P, Q]], Generic[K, P, Q]):
-    """A map whose values are maps. One that is empty is not in it."""
+    """Declaration of a map whose values are maps. A value that becomes empty is removed."""
 
     def __init__(self, name: str = "") -> None:
         super().__init__(name, empty=NOTHING, draft=dict, made=lambda _, draft: draft, parts=lambda value: value)
 
 
 class MapDelta(Generic[K, V]):
-    """A map that is being changed.
+    """Changes of one map, while a delta is applied.
 
     Attributes:
-        base: the map before.
-        changed: keys that were put, and are still there, in the order of first change; behind each the parts of its
-            value that changed, where values have parts.
-        removed: the keys of `base` that were removed, with their values there. One that was put again is in both.
+        base: the map before the changes.
+        changed: key -> changed parts of its value (empty if values have no parts), for the keys that were set and still
+            exist, in the order of their first change.
+        removed: key -> value in `base`, for the keys of `base` that were removed. A removed key that was set again is
+            in both.
     """
 
     __slots__ = ("_own", "base", "changed", "removed")
@@ -114,25 +120,25 @@ class MapDelta(Generic[K, V]):
         self._own: dict[K, V] | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything changed."""
+        """True if anything changed."""
         return bool(self.changed or self.removed)
 
     @property
     def now(self) -> Mapping[K, V]:
-        """The map by now. Of a value that is in a draft it has what was there before."""
+        """The map with the changes so far. A value with a draft still has its previous state."""
         return self.base if self._own is None else self._own
 
     def has(self, key: K) -> bool:
-        """The key is there by now."""
+        """True if the key exists after the changes so far."""
         return key in self.now
 
     def put(self, key: K, value: V) -> None:
-        """Set a value, in the place of any earlier one."""
+        """Set the value of a key."""
         self._writable()[key] = value
         self.changed[key] = {}
 
     def remove(self, key: K) -> None:
-        """Take a key out, if it is there."""
+        """Remove a key, if it exists."""
         if key in self.now:
             del self._writable()[key]
         self.changed.pop(key, None)
@@ -140,11 +146,11 @@ class MapDelta(Generic[K, V]):
             self.removed[key] = self.base[key]
 
     def finished(self) -> Mapping[K, V]:
-        """The map after all changes, to which nothing is changed any more."""
+        """The map after all changes. Call it once, at the end."""
         return self.now
 
     def compare(self, new: Mapping[K, V]) -> None:
-        """Tell what differs between `base` and `new`, as if changes had led there."""
+        """Set `changed` and `removed` to the differences between `base` and `new`, as if changes had led to `new`."""
         if new is self.base:
             return
         self.removed = {key: value for key, value in self.base.items() if key not in new}
@@ -164,12 +170,12 @@ class MapDelta(Generic[K, V]):
 
 @dataclass(slots=True)
 class Draft(Generic[V, D]):
-    """A value that is being changed.
+    """Mutable draft of one value.
 
     Attributes:
-        before: the value before.
-        draft: what it is changed in.
-        changed: its parts that changed.
+        before: the value before the changes.
+        draft: the object that takes the changes.
+        changed: keys of the parts that changed.
     """
 
     before: V
@@ -178,13 +184,13 @@ class Draft(Generic[V, D]):
 
 
 def put_part(opened: Draft[V, dict[P, Q]], part: P, value: Q) -> None:
-    """Set one part of a value that is a map, or holds one."""
+    """Set one part of a value that is a map."""
     opened.draft[part] = value
     opened.changed[part] = None
 
 
 class DraftedDelta(MapDelta[K, V], Generic[K, V, D]):
-    """A `DraftedMap` that is being changed."""
+    """Changes of a `DraftedMap`, while a delta is applied."""
 
     __slots__ = ("_drafts", "_of")
 
@@ -194,21 +200,21 @@ class DraftedDelta(MapDelta[K, V], Generic[K, V, D]):
         self._drafts: dict[K, Draft[V, D]] = {}
 
     def has(self, key: K) -> bool:
-        """The key is there by now, or in a draft."""
+        """True if the key exists after the changes so far, or has a draft."""
         return key in self._drafts or key in self.now
 
     def put(self, key: K, value: V) -> None:
-        """Set a value, in the place of any earlier one, and of its draft."""
+        """Set the value of a key. A draft of it is dropped."""
         self._drafts.pop(key, None)
         super().put(key, value)
 
     def open(self, key: K) -> Draft[V, D]:
-        """A value in its draft, which counts as changed; it may be a new one."""
+        """Draft of the value of `key`, which counts as changed from now on. A key that does not exist is added."""
         opened = self._drafts.get(key)
         return self._opened(key, self.now.get(key, self._of.empty)) if opened is None else opened
 
     def open_known(self, key: K) -> Draft[V, D] | None:
-        """The same of a key that is there; None: it is not."""
+        """Draft of the value of `key`, which counts as changed from now on; None if the key does not exist."""
         opened = self._drafts.get(key)
         if opened is None:
             before = self.now.get(key)
@@ -216,16 +222,16 @@ class DraftedDelta(MapDelta[K, V], Generic[K, V, D]):
         return opened
 
     def parts(self: DraftedDelta[K, V, dict[P, Q]], key: K) -> Mapping[P, Q]:
-        """The parts of a value by now; none, where it is not there."""
+        """Parts of the value of `key` after the changes so far; empty if the key does not exist."""
         opened = self._drafts.get(key)
         return self._of.parts(self.now.get(key, self._of.empty)) if opened is None else opened.draft
 
     def put_part(self: DraftedDelta[K, V, dict[P, Q]], key: K, part: P, value: Q) -> None:
-        """Set one part of a value."""
+        """Set one part of the value of `key`."""
         put_part(self.open(key), part, value)
 
     def remove_part(self: DraftedDelta[K, V, dict[P, Q]], key: K, part: P) -> bool:
-        """Take a part out of a value, and the value with its last part. False: it is not there."""
+        """Remove one part of a value, and the value with its last part. Returns False if the part does not exist."""
         opened = self.open(key)
         found = opened.draft.pop(part, None) is not None
         opened.changed[part] = None
@@ -234,12 +240,12 @@ class DraftedDelta(MapDelta[K, V], Generic[K, V, D]):
         return found
 
     def remove(self, key: K) -> None:
-        """Take a key out, if it is there, and its draft."""
+        """Remove a key with its draft, if it exists."""
         self._drafts.pop(key, None)
         super().remove(key)
 
     def finished(self) -> Mapping[K, V]:
-        """The map after all changes: what was drafted is made."""
+        """The map after all changes, with the values made from the drafts. Call it once, at the end."""
         if self._drafts:
             own, made = self._writable(), self._of.made
             for key, opened in self._drafts.items():
@@ -257,7 +263,7 @@ class DraftedDelta(MapDelta[K, V], Generic[K, V, D]):
 
 
 class MapDeltas:
-    """The maps of one image that are being changed: each record of `metadata.table` changes some."""
+    """Changes of all maps of one image. Each record of `metadata.table` changes some of them."""
 
     def __init__(self, maps: Mapping[str, Mapping[Any, Any]]) -> None:
         self._maps = maps
@@ -269,7 +275,7 @@ class MapDeltas:
     def __getitem__(self, of: MapOf[K, V]) -> MapDelta[K, V]: ...
 
     def __getitem__(self, of: MapOf[Any, Any]) -> MapDelta[Any, Any]:
-        """One of the maps; its delta is made when it is first asked for."""
+        """Changes of one map; created at the first access."""
         delta = self._deltas.get(of.name)
         if delta is None:
             delta = self._deltas[of.name] = of.delta(self._maps.get(of.name, NOTHING))

@@ -34,7 +34,8 @@ QUOTAS = MapOfMaps[QuotaEntity, str, float]("quotas")
 
 
 def replay_quota(deltas: MapDeltas, record: ClientQuotaRecord) -> None:
-    """Raises FatalError: a quota that nobody can have written, or the removal of one that is not there."""
+    """Apply a quota record. Raises FatalError if its value is not valid, or if it removes a quota that does not
+    exist."""
     entity = QuotaEntity(record.user, record.client_id, record.ip)
     if record.value is not None:
         deltas[QUOTAS].put_part(entity, record.key, _value(entity, record.key, record.value))

@@ -70,19 +70,19 @@ def broker_fault(record: RegisterBrokerRecord) -> str:
 
 
 def replay_unregistration(deltas: MapDeltas, record: UnregisterBrokerRecord) -> None:
-    """Raises FatalError: the broker is not registered, or with another epoch."""
+    """Apply the unregistration of a broker. Raises FatalError if the broker is not registered with this epoch."""
     _broker(deltas, record.node_id, record.broker_epoch, "unregister")
     deltas[_BROKERS].remove(record.node_id)
 
 
 def replay_broker_change(deltas: MapDeltas, record: BrokerChangeRecord) -> None:
-    """Raises FatalError: the broker is not registered, or with another epoch."""
+    """Apply a change of a broker. Raises FatalError if the broker is not registered with this epoch."""
     broker = _broker(deltas, record.node_id, record.broker_epoch, "change")
     deltas[_BROKERS].put(record.node_id, _amended_broker(broker, record))
 
 
 def replay_topic(deltas: MapDeltas, record: TopicRecord) -> None:
-    """Raises FatalError: its name or its id is taken."""
+    """Apply the creation of a topic. Raises FatalError if its name or its id is already used."""
     names, topics = deltas[_NAMES], deltas[_TOPICS]
     if names.has(record.name):
         raise FatalError(f"A record creates topic {record.name!r}, which exists already: the metadata is damaged.")
@@ -109,7 +109,8 @@ def replay_topic_removal(deltas: MapDeltas, record: RemoveTopicRecord) -> None:
 
 
 def replay_partition(deltas: MapDeltas, record: PartitionRecord) -> None:
-    """Raises FatalError: not the next partition of a topic that there is, or one that cannot stand."""
+    """Apply the creation of a partition. Raises FatalError if it is not the next partition of an existing topic, or is
+    not valid."""
     topic = _topic(deltas, record.topic_id, "add a partition to")
     if record.partition != len(topic.draft):
         raise FatalError(
@@ -121,7 +122,8 @@ def replay_partition(deltas: MapDeltas, record: PartitionRecord) -> None:
 
 
 def replay_partition_change(deltas: MapDeltas, record: PartitionChangeRecord) -> None:
-    """Raises FatalError: there is no such partition, or it cannot stand so."""
+    """Apply a change of a partition. Raises FatalError if the partition does not exist, or would not be valid
+    afterwards."""
     topic = _topic(deltas, record.topic_id, "change a partition of")
     partition = merge(_partition(topic, record), record)
     check_partition(partition)
@@ -129,7 +131,7 @@ def replay_partition_change(deltas: MapDeltas, record: PartitionChangeRecord) ->
 
 
 def replay_config(deltas: MapDeltas, record: ConfigRecord) -> None:
-    """Raises FatalError: a type of resource that this version does not know."""
+    """Apply a change of a config. Raises FatalError if this version does not know the type of the resource."""
     if record.resource_type not in ResourceType.__members__.values():
         raise FatalError(
             f"A record sets {record.name} of a resource of type {record.resource_type}, which this version of "
@@ -143,7 +145,7 @@ def replay_config(deltas: MapDeltas, record: ConfigRecord) -> None:
 
 
 def replay_producer_ids(deltas: MapDeltas, record: ProducerIdsRecord) -> None:
-    """Raises FatalError: ids that were given out already."""
+    """Apply an allocation of producer ids. Raises FatalError if the ids were allocated before."""
     reached = deltas[_IDS].now.get(NEXT, 0)
     if record.next_producer_id <= reached:
         raise FatalError(
@@ -166,7 +168,7 @@ P = TypeVar("P", bound=_OfPartition)
 
 
 def of_partition(replay: Callable[[MapDeltas, P], None]) -> Callable[[MapDeltas, P], None]:
-    """The same for a record whose partition there must be. It raises FatalError otherwise."""
+    """Wrap the replay function of a record that needs an existing partition: it raises FatalError if there is none."""
 
     def checked(deltas: MapDeltas, record: P) -> None:
         topic = deltas[_TOPICS]

@@ -34,7 +34,7 @@ class UserScramCredentialRecord(MetadataRecord):
 
     @property
     def credential(self) -> ScramCredential:
-        """What clients are checked by."""
+        """The credential, as it is used to authenticate clients."""
         return ScramCredential(self.salt, self.iterations, self.stored_key, self.server_key)
 
 

@@ -46,7 +46,7 @@ _REPLICAS = "nothing, *, or a list of partition:broker"
 
 
 def _throttled(side: str, sentence: str) -> Setting[tuple[str, ...]]:
-    """Which replicas of a topic are throttled (KIP-73)."""
+    """Setting that lists the throttled replicas of a topic (KIP-73). `side` is "leader" or "follower"."""
 
     def parse(name: str, text: str) -> tuple[str, ...]:
         parts = tuple(split_list(text))
@@ -71,7 +71,7 @@ def _throttled_rate(side: str, sentence: str) -> Setting[int]:
 
 
 def _all_or_none(name: str, text: str) -> bool:
-    """Of `cordoned.log.dirs`: all directories of the broker, or none."""
+    """Parse `cordoned.log.dirs`: True for all directories of the broker ("*"), False for none. Raises ConfigError."""
     if split_list(text) not in ([], ["*"]):
         raise ConfigError(name, text, _CORDONED)
     return bool(split_list(text))
@@ -84,7 +84,7 @@ _ONE_WAY = "a topic is tiered as long as it has segments in the object store"
 
 
 class TopicSettings(Settings, scope=Scope.TOPIC):
-    """What may be set on a topic."""
+    """Settings of a topic."""
 
     cleanup_policy = words(
         "cleanup.policy",
@@ -353,7 +353,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
 
 
 class BrokerSettings(Settings, scope=Scope.BROKER):
-    """What may be set on brokers while they run, beside the defaults of topics."""
+    """Settings of a broker that may change while it runs, besides the defaults of topics."""
 
     auto_create_topics_enable = boolean(
         "auto.create.topics.enable",
@@ -452,16 +452,16 @@ CLIENT_KEYS = (
     "client_software_version",
     "client_source_address",
 )
-"""What a client is matched by. Kafka has `client_source_port` too, by which nobody can tell clients apart."""
+"""Attributes of a client that a subscription may match. Kafka's `client_source_port` is left out: it tells nothing."""
 
 _MATCH = f"a list of key=pattern, where key is one of {', '.join(CLIENT_KEYS)}, and pattern a regular expression (RE2)"
 
 MATCH_CHARS_MAX = 1_000
-"""Characters of all patterns of a subscription."""
+"""Maximum characters of all patterns of a subscription together."""
 
 
 def _match(name: str, text: str) -> dict[str, str]:
-    """Pattern by key."""
+    """Parse a subscription's `match`: attribute -> regular expression. Raises ConfigError."""
     found: dict[str, str] = {}
     for part in split_list(text):
         key, equals, pattern = part.partition("=")
@@ -472,7 +472,7 @@ def _match(name: str, text: str) -> dict[str, str]:
 
 
 class ClientMetricsSettings(Settings, scope=Scope.CLIENT_METRICS):
-    """A subscription: which metrics which clients push, and how often (KIP-714)."""
+    """Settings of a subscription to client metrics: which clients push which metrics, and how often (KIP-714)."""
 
     metrics = parsed(
         "metrics",
@@ -500,10 +500,10 @@ class ClientMetricsSettings(Settings, scope=Scope.CLIENT_METRICS):
 
 
 CLIENT_METRICS_SETTINGS: dict[str, Setting[Any]] = dict(sorted(ClientMetricsSettings.rows.items()))
-"""What may be set on a subscription to client metrics, by name."""
+"""Name -> setting of a subscription to client metrics."""
 
 TOPIC_SETTINGS: dict[str, Setting[Any]] = dict(sorted(TopicSettings.rows.items()))
-"""What may be set on a topic, by name."""
+"""Name -> setting of a topic."""
 
 BROKER_SETTINGS: dict[str, Setting[Any]] = {
     row.name: row
@@ -512,23 +512,23 @@ BROKER_SETTINGS: dict[str, Setting[Any]] = {
         key=lambda row: row.name,
     )
 }
-"""What may be set on brokers while they run, the defaults of topics among it, by name."""
+"""Name -> setting that may change while a broker runs, including the defaults of topics."""
 
 AGREED_KEYS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.agreed)
-"""The controller and every leader must see one value of these (the high watermark rule, the eligible leader replicas
-and placement rest on it), so a broker's own file does not count: only what the metadata log says, and the default."""
+"""Settings of which the controller and every leader must see the same value, because the high watermark, the eligible
+leader replicas and placement depend on it. Only the metadata log and the default count, never a broker's own file."""
 
 REMOVED_FROM_KAFKA = frozenset(
     {"message.downconversion.enable", "message.format.version", "message.timestamp.difference.max.ms"}
 )
-"""Kafka 4.0 took these out, and refuses them since."""
+"""Settings that Kafka 4.0 removed and now refuses."""
 
 
 def topic_setting(name: str, value: str) -> Setting[Any]:
-    """The topic's setting of that name.
+    """The topic setting called `name`, which somebody wants to set to `value`.
 
     Raises:
-        ConfigError: there is none; the sentence says whether Kafka had one.
+        ConfigError: there is no such setting; the message says whether Kafka once had it.
     """
     row = TOPIC_SETTINGS.get(name)
     if row is not None:
@@ -543,13 +543,13 @@ def topic_setting(name: str, value: str) -> Setting[Any]:
 
 
 def validate_topic_settings(values: Mapping[str, str]) -> None:
-    """Check names and values of what is set on a topic. Raises ConfigError."""
+    """Check the names and values of a topic's settings. Raises ConfigError."""
     for name, value in values.items():
         topic_setting(name, value).read(name, value)
 
 
 def validate_broker_settings(values: Mapping[str, str], *, cluster_default: bool) -> None:
-    """Check names and values of what is set on one broker or on all. Raises ConfigError."""
+    """Check the names and values of settings of one broker, or of all (`cluster_default`). Raises ConfigError."""
     for name, value in values.items():
         row = BROKER_SETTINGS.get(name)
         if row is None:
@@ -560,7 +560,7 @@ def validate_broker_settings(values: Mapping[str, str], *, cluster_default: bool
 
 
 def validate_client_metrics_settings(values: Mapping[str, str]) -> None:
-    """Check names and values of what is set on a subscription to client metrics. Raises ConfigError."""
+    """Check the names and values of a subscription to client metrics. Raises ConfigError."""
     for name, value in values.items():
         row = CLIENT_METRICS_SETTINGS.get(name)
         if row is None:
@@ -573,7 +573,7 @@ def validate_client_metrics_settings(values: Mapping[str, str]) -> None:
 
 
 def _check_pattern(name: str, value: str, pattern: str) -> None:
-    import re2  # where a subscription is made, and nowhere else in this module
+    import re2  # needed only when a subscription is made
 
     options = re2.Options()
     options.log_errors = False
@@ -590,7 +590,7 @@ def _why_not_live(name: str) -> str:
 
 
 def settings_without_effect(values: Mapping[str, str], *, topic: bool) -> dict[str, str]:
-    """Settings of a topic or a broker that have no effect yet, each with the reason."""
+    """Name -> reason, for each of these settings of a topic or a broker that has no effect."""
     table = TOPIC_SETTINGS if topic else BROKER_SETTINGS
     reasons = {name: table[name].without_effect(value) for name, value in values.items() if name in table}
     return {name: reason for name, reason in reasons.items() if reason}

@@ -138,7 +138,7 @@ def topic_name(topic_id: TopicId, *images: MetadataImage) -> str:
 
 
 class Subject(NamedTuple):
-    """What a record is about; None where it is about no such thing."""
+    """Subject of a record. A field is None if it does not apply."""
 
     topic: str | None = None
     partition: int | None = None
@@ -146,7 +146,7 @@ class Subject(NamedTuple):
 
 
 def subject(record: MetadataRecord, before: MetadataImage, after: MetadataImage) -> Subject:
-    """What a record is about."""
+    """The topic, partition, broker or other thing that a record is about."""
     topic_id = getattr(record, "topic_id", None)
     topic = None if topic_id is None else topic_name(topic_id, after, before)
     if isinstance(record, ConfigRecord):
@@ -159,7 +159,7 @@ def subject(record: MetadataRecord, before: MetadataImage, after: MetadataImage)
 
 
 def sentence(record: MetadataRecord, before: MetadataImage, after: MetadataImage) -> str:
-    """What a record does, in words: `before` and `after` are the images around its batch."""
+    """Description of a record's effect, as a sentence. `before` and `after` are the images around its batch."""
     match record:
         case PartitionRecord() | PartitionChangeRecord():
             place = f"{topic_name(record.topic_id, after, before)}-{record.partition}"

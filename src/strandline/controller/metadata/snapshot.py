@@ -52,7 +52,8 @@ def load_steps(
 
 
 def what_needs_more_than(level: int, image: MetadataImage) -> str:
-    """What stands in the metadata that this metadata.version has no record of, but for the levels themselves; or ""."""
+    """Description of something in the metadata that needs a higher metadata.version than `level` (apart from feature
+    levels); "" if there is nothing."""
     for record in image_records(image):
         if not is_level(record) and level_of(record) > level:
             if isinstance(record, PartitionRecord):

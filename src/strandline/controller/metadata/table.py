@@ -81,7 +81,7 @@ RECORD_VERSION = 1
 
 
 Replay = Callable[[MapDeltas, R], None]
-"""What a record does to the maps. Raises FatalError for one that does not fit them."""
+"""Function that applies a record to the maps. It raises FatalError if the record does not fit them."""
 
 
 def no_records(_: MetadataImage) -> Iterable[MetadataRecord]:
@@ -243,7 +243,7 @@ TABLE: dict[int, RecordType[Any]] = {row.type_id: row for row in _ROWS}
 """Every type of record by its id, in the order of a snapshot."""
 
 BY_KIND: dict[type[MetadataRecord], RecordType[Any]] = {row.kind: row for row in _ROWS}
-"""The same rows, by the record's class."""
+"""Class of a record -> its row in the table."""
 
 
 def encode_record(record: MetadataRecord) -> bytes:

@@ -94,7 +94,7 @@ def tier_records(tiers: Mapping[TopicIdPartition, Tier]) -> Iterator[TieredSegme
 
 
 def replay_segment(deltas: MapDeltas, record: TieredSegmentRecord) -> None:
-    """Raises FatalError: a segment that does not continue the tier, or cannot be."""
+    """Add a segment to a tier. Raises FatalError if the segment does not continue the tier, or is not valid."""
     key, segment = TopicIdPartition(record.topic_id, record.partition), record.segment
     draft = deltas[TIERS].open(key).draft
     fault = segment_fault(segment) or draft.place_fault(segment)
@@ -105,7 +105,7 @@ def replay_segment(deltas: MapDeltas, record: TieredSegmentRecord) -> None:
 
 
 def replay_start(deltas: MapDeltas, record: TierStartRecord) -> None:
-    """Raises FatalError: a start that is not raised."""
+    """Raise the start of a tier. Raises FatalError if the new start is not higher."""
     key = TopicIdPartition(record.topic_id, record.partition)
     draft = deltas[TIERS].open(key).draft
     if record.start_offset <= draft.start_offset:

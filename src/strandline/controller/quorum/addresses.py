@@ -1,4 +1,4 @@
-"""Where the other controllers are (rule A37): by the voter set, by what peers tell, by the configuration."""
+"""Addresses of the other controllers (rule A37): from the voter set, from peers, and from the configuration."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Addresses:
         self._voters: VoterSet = core.voters
 
     def to_call(self, node_id: NodeId) -> Endpoint | None:
-        """Where a node is called. One that was not found where it is known to be is looked for at the bootstrap
-        addresses, one after the other, at every other call: all voters may have moved at once, and nobody can record
-        that before one of them leads."""
+        """Endpoint to call a node at; None if none is known. If the node does not answer there, every other call tries
+        a bootstrap address, one after the other: all voters may have moved at once, which cannot be recorded before one
+        of them leads."""
         known, failures = self.of(node_id), self._failures.get(node_id, 0)
         elsewhere = [at for at in self._bootstrap.values() if at not in (known, self._own)]
         # rule A37/a-voter-that-moved-is-looked-for-nowhere
@@ -52,7 +52,7 @@ class Addresses:
         return elsewhere[failures // 2 % len(elsewhere)]
 
     def of(self, node_id: NodeId) -> Endpoint | None:
-        """Where a node is; None for one of which nothing is known."""
+        """Endpoint of a node; None if none is known."""
         if node_id < 0:
             return self._bootstrap.get(node_id)
         if self._voters is not self._core.voters:  # rule A37/what-was-told-counts-for-ever
@@ -85,5 +85,5 @@ class Addresses:
         self._failures[node_id] = self._failures.get(node_id, 0) + 1
 
     def to_tell(self, leader_id: NodeId | None) -> Endpoint | None:
-        """Where the leader is, for a peer; nothing where it is configured everywhere who votes."""
+        """Endpoint of the leader to tell a peer; None if the voters are configured statically on every node."""
         return self.of(leader_id) if leader_id is not None and self._core.voters.dynamic else None

@@ -1,7 +1,7 @@
-"""The quorum's own records in Kafka's schemas (LeaderChangeMessage, SnapshotHeaderRecord, SnapshotFooterRecord,
-KRaftVersionRecord, VotersRecord, all v0).
+"""Control records of the metadata log and its snapshots, in Kafka's schemas (LeaderChangeMessage,
+SnapshotHeaderRecord, SnapshotFooterRecord, KRaftVersionRecord, VotersRecord, all v0).
 
-They stand in control batches: key = (version int16, type int16), value = a flexible-version message.
+They are stored in control batches: key = (version int16, type int16), value = a message with a flexible version.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _VERSION_AND_LEADER = struct.Struct(">hi")
 _VERSION_AND_TIME = struct.Struct(">hq")
 _VERSION_AND_COUNT = struct.Struct(">hB")
 _VOTER = struct.Struct(">i16sB")
-"""Node id, directory id, one more than the number of endpoints: at kraft.version 0 there are none, for each node knows
-them from its configuration."""
+"""Node id, directory id, number of endpoints + 1. At kraft.version 0 there are no endpoints: nodes know them from their
+configuration."""
 _UINT16 = struct.Struct(">H")
 _RANGE = struct.Struct(">hhBB")
-"""The kraft.versions that a voter supports, no tags twice."""
+"""Lowest and highest kraft.version that a voter supports, then two empty tagged-field sections."""
 _LISTENER = "INTERNAL"
-"""The one listener of which a voter's endpoint is recorded."""
+"""Name of the listener whose endpoint is recorded for a voter."""
 _NO_TAGS = b"\0"
 KRAFT_VERSION_MAX = 1
-"""The newest kraft.version that this build knows, and can be a voter of."""
+"""Newest kraft.version that this build supports."""
 _VOTERS_MAX = 126
-"""Voters in one record, at most: its length byte can say no more, and quorums are far smaller."""
+"""Maximum voters in one record: its length has one byte, and quorums are far smaller."""
 _TEXT_MAX = 16_000
-"""Bytes of a host's name, at most: two bytes say so much of its length; names have 255 at most."""
+"""Maximum bytes of a host name, whose length is written in two bytes. DNS names have at most 255."""
 
 
 class ControlType(IntEnum):
@@ -50,13 +50,13 @@ class ControlType(IntEnum):
 
 
 def leader_change(change: LeaderChange, timestamp_ms: int) -> Record:
-    """The record that opens an epoch."""
+    """LeaderChangeMessage record, the first record of an epoch."""
     value = _VERSION_AND_LEADER.pack(0, change.leader_id) + _voters(change.voters) + _voters(change.granting_voters)
     return _record(ControlType.LEADER_CHANGE, value + _NO_TAGS, timestamp_ms)
 
 
 def read_leader(value: bytes) -> NodeId:
-    """The controller that a LeaderChangeMessage names. Raises ProtocolError: it is none."""
+    """Node id of the leader in a LeaderChangeMessage. Raises ProtocolError if `value` is not such a message."""
     try:
         return NodeId(_VERSION_AND_LEADER.unpack_from(value)[1])
     except struct.error as error:
@@ -64,8 +64,8 @@ def read_leader(value: bytes) -> NodeId:
 
 
 def voters_records(said: VotersChange, timestamp_ms: int) -> list[Record]:
-    """The records that say who votes from their offset on. From kraft.version 1 on the version stands before each set,
-    so that a set can be read by itself."""
+    """Records that set the voters from their offset on. From kraft.version 1 on a KRaftVersionRecord precedes each
+    VotersRecord, so that a set of voters can be read alone."""
     _check_count(said.voters)
     value = _VERSION_AND_COUNT.pack(0, len(said.voters) + 1)
     for place, key in enumerate(said.voters):
@@ -97,11 +97,11 @@ def _length(number: int) -> bytes:
 
 
 def read_voters(records: Iterable[Record]) -> VotersChange | None:
-    """The voters that a control batch says; None if it does not.
+    """The voters set by a control batch; None if it does not set them.
 
     Raises:
-        ProtocolError: a record is no control record, or one that this program does not write: of another version of the
-            quorum, for example.
+        ProtocolError: a record is not a control record, or has a form that this program does not support, e.g. another
+            kraft.version.
     """
     version = 0
     for record in records:
@@ -148,7 +148,7 @@ def _read_voters(value: bytes, kraft_version: int) -> VotersChange:
 
 
 def _read_voter(value: bytes, at: int, kraft_version: int) -> tuple[tuple[ReplicaKey, Endpoint | None], int]:
-    """A voter with its endpoint, and where the next one begins."""
+    """Parse the voter at `at`. Returns ((voter, its endpoint), position of the next one)."""
     node, raw, listeners = _VOTER.unpack_from(value, at)
     at += _VOTER.size
     endpoint: Endpoint | None = None
@@ -180,13 +180,13 @@ def _read_text(value: bytes, at: int) -> tuple[str, int]:
 
 
 def snapshot_header(last_contained_log_timestamp_ms: int, timestamp_ms: int) -> Record:
-    """The first record of a snapshot."""
+    """SnapshotHeaderRecord, the first record of a snapshot. Times are in milliseconds."""
     value = _VERSION_AND_TIME.pack(0, last_contained_log_timestamp_ms) + _NO_TAGS
     return _record(ControlType.SNAPSHOT_HEADER, value, timestamp_ms)
 
 
 def snapshot_footer(timestamp_ms: int) -> Record:
-    """The last record of a snapshot: without it the snapshot is incomplete."""
+    """SnapshotFooterRecord, the last record of a snapshot; a snapshot without it is incomplete."""
     return _record(ControlType.SNAPSHOT_FOOTER, _INT16.pack(0) + _NO_TAGS, timestamp_ms)
 
 
@@ -207,7 +207,7 @@ def _record(kind: ControlType, value: bytes, timestamp_ms: int) -> Record:
 
 
 def _voters(keys: tuple[ReplicaKey, ...]) -> bytes:
-    """A compact array of structs."""
+    """Encode voters as a compact array of structs."""
     _check_count(keys)
     return bytes([len(keys) + 1]) + b"".join(_INT32.pack(key.node_id) + _NO_TAGS for key in keys)
 

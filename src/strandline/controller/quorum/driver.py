@@ -104,7 +104,7 @@ class Driver:
         self._dispatcher = dispatcher
         self.addresses = addresses
         self.joining: Joining | None = None
-        """Who asks for a vote; set by who can give it."""
+        """Handler of requests to become a voter; set by the part that changes voters."""
         self.unreached: dict[NodeId, str] = {}
         self._config = config
         self._clock = clock

@@ -1,7 +1,7 @@
-"""The quorum-state file: durable before any vote or epoch is acted on (rules A1, A2).
+"""File with a node's epoch and vote: it is durable before the node acts on a vote or an epoch (rules A1, A2).
 
-Kafka's JSON (QuorumStateData version 1) and fields of ours beside it, under a checksum. The same content is written in
-two places: `quorum-state` beside the metadata log, `quorum-promise` in the root of the data directory (rule A14, see
+The content is Kafka's JSON (QuorumStateData version 1) with additional fields and a checksum. It is written to two
+files: `quorum-state` beside the metadata log, and `quorum-promise` in the root of the data directory (rule A14, see
 `memory`).
 """
 
@@ -29,18 +29,18 @@ PROMISE = "quorum-promise"
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """State that a quorum node must never forget.
+    """State that a node of the quorum must never lose.
 
     Attributes:
-        election: its epoch, and its vote or leader.
-        directory_id: under which it presents itself; None in a file of a version that did not write it.
-        has_vote: False after it lost its log: it has a vote only where a voter set names `directory_id` itself.
-        former_id: as which it was a voter before it lost its log.
-        former_epoch: the last epoch in which it may have voted as such.
-        held: everything before was committed, and durable in its log.
-        sequence: counts the writes; of two copies the one with more is the newer one.
-        voters: how many voted, itself included, when it last voted among voters that come and go (kraft.version 1); 0:
-            it never did.
+        election: the node's epoch, and its vote or the leader in it.
+        directory_id: directory id that the node uses; None in a file from a version that did not write it.
+        has_vote: False after the node lost its log. It then votes only if a voter set contains `directory_id`.
+        former_id: directory id that the node had as a voter before it lost its log; None if it never did.
+        former_epoch: last epoch in which the node may have voted under `former_id`.
+        held: offset and epoch; everything before was committed, and durable in this node's log.
+        sequence: number of writes so far; of two copies, the one with the higher number is newer.
+        voters: number of voters, including this node, when it last voted in a quorum with dynamic voters
+            (kraft.version 1); 0 if it never did.
     """
 
     election: ElectionState
@@ -54,17 +54,17 @@ class Remembered:
 
 
 class StateFile:
-    """Reads and replaces one of the two files."""
+    """Reader and writer of one of the two files."""
 
     def __init__(self, disk: Disk, directory: str, name: str = STATE) -> None:
         self._disk = disk
         self.path = f"{directory}/{name}"
 
     def read(self) -> Remembered | None:
-        """State that was written last; None if nothing ever was.
+        """The state written last; None if the file does not exist.
 
         Raises:
-            CorruptLogError: the file is there but is not what was written.
+            CorruptLogError: the file exists, but its content is damaged.
         """
         if not self._disk.exists(self.path):
             return None
@@ -80,8 +80,8 @@ class StateFile:
         """Make `state` durable.
 
         Raises:
-            DiskError
-            FatalError: it would not be read back as it is; nothing was written (schedule 62).
+            DiskError: the file cannot be written.
+            FatalError: the encoded state would not be read back as the same; nothing was written (schedule 62).
         """
         data = _encode(state)
         if not _reads_back(data, state):  # rule A17/state-that-cannot-be-read-back-is-written
@@ -175,6 +175,6 @@ def _uuid_to_text(value: UUID | None) -> str:
 
 
 def _uuid_from_text(text: str) -> UUID | None:
-    """None for the zero id, which Kafka writes for "none"."""
+    """Parse an id; None for the zero id, which Kafka writes for "none"."""
     value = decode_id(text) if text else ZERO_UUID
     return None if value == ZERO_UUID else value

@@ -57,9 +57,9 @@ class ReplicaProgress:
     """Time when BeginQuorumEpoch is due, unless the replica fetches before."""
     begin_failures: int = 0
     listens_at: Endpoint | None = None
-    """Where it listens, as its last valid fetch says; only controllers say it."""
+    """Endpoint of the replica from its last valid fetch; only controllers report one."""
     wants_vote: bool = False
-    """As its last valid fetch says."""
+    """True if the replica's last valid fetch asked for a vote."""
 
     def fetched(self, offset: int, leader_end: int, now_ms: float) -> None:
         """Record a valid fetch."""
@@ -121,8 +121,8 @@ class Leader(Role):
 
     @property
     def _needed(self) -> int:
-        """How many other voters make a majority, together with this node where it votes (rule A36: a leader that was
-        removed does not count itself)."""
+        """Number of other voters needed for a majority, together with this node if it is a voter (rule A36: a leader
+        that was removed from the voters does not count itself)."""
         return self.node.voters.majority - self.node.is_voter  # rule A36/a-removed-leader-keeps-itself-in-office
 
     @property

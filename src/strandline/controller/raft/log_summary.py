@@ -161,8 +161,8 @@ class LogSummary:
         )
 
     def diverges(self, fetch_offset: int, last_fetched_epoch: int) -> OffsetAndEpoch | None:
-        """None if a log that ends at (fetch_offset, last_fetched_epoch) is a prefix of this one, else how far back the
-        fetcher must go: this log's largest epoch not above the fetcher's, and its end (rule A7)."""
+        """None if a log that ends at (fetch_offset, last_fetched_epoch) is a prefix of this one. Otherwise the point to
+        truncate to: this log's largest epoch not above the fetcher's, and its end offset (rule A7)."""
         ours = self.end_offset_for_epoch(last_fetched_epoch)
         return ours if is_diverging(ours.epoch, ours.offset, last_fetched_epoch, fetch_offset) else None
 

@@ -17,7 +17,7 @@ from strandline.proto.ids import WILDCARDS, Endpoint
 
 
 class ChangeKind(Enum):
-    """What becomes of a voter."""
+    """Kind of change of a voter."""
 
     ADD = "add"
     REMOVE = "remove"

@@ -81,7 +81,7 @@ class VotersChange:
 
     @property
     def records(self) -> int:
-        """How many records the log has of it."""
+        """Number of records in the log for this change."""
         return 1 if self.kraft_version == 0 else 2
 
 
@@ -131,7 +131,8 @@ class VoteResponse:
     """The voter cut a tail that it may have acknowledged, and the candidate may lack it: the vote counts only together
     with all others (rule A15)."""
     leader_at: Annotated[Endpoint | None, 6] = None
-    """Where the leader listens, told from kraft.version 1 on: whoever asks may know an older voter set."""
+    """Endpoint of the leader, sent from kraft.version 1 on, because the sender of the request may know only an older
+    voter set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ class BeginQuorumEpochRequest:
     epoch: Annotated[int, Int32(3, minimum=0)]
     voter: Annotated[ReplicaKey, 4]
     leader_at: Annotated[Endpoint | None, 5] = None
-    """As in `VoteResponse`."""
+    """Endpoint of the leader, as in `VoteResponse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class BeginQuorumEpochResponse:
     epoch: Annotated[int, Int32(2, minimum=0)]
     leader_id: Annotated[NodeId | None, Int32(3, minimum=0)]
     leader_at: Annotated[Endpoint | None, 4] = None
-    """As in `VoteResponse`."""
+    """Endpoint of the leader, as in `VoteResponse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class EndQuorumEpochResponse:
     epoch: Annotated[int, Int32(2, minimum=0)]
     leader_id: Annotated[NodeId | None, Int32(3, minimum=0)]
     leader_at: Annotated[Endpoint | None, 4] = None
-    """As in `VoteResponse`."""
+    """Endpoint of the leader, as in `VoteResponse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ class FetchRequest:
     life: Annotated[int, Int64(10, minimum=0)] = 0
     """Rises with each start of the fetcher: a fetch of an earlier life, which may have held more, counts no more."""
     listens_at: Annotated[Endpoint | None, 11] = None
-    """Where a controller has its internal listener: a voter's is kept in the log from kraft.version 1 on."""
+    """Endpoint of a controller's internal listener. A voter's is stored in the log from kraft.version 1 on."""
     wants_vote: Annotated[bool, 12] = False
     """A controller that asks to be made a voter once it has caught up (KIP-1186)."""
 
@@ -220,7 +221,7 @@ class FetchResponse:
     """Snapshot to load first, because the requested offset is no longer in the log (KIP-630)."""
     batches: Annotated[tuple[Batch, ...], 8] = ()
     leader_at: Annotated[Endpoint | None, 9] = None
-    """As in `VoteResponse`."""
+    """Endpoint of the leader, as in `VoteResponse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,7 @@ class FetchSnapshotResponse:
     position: Annotated[int, Int64(6, minimum=0)] = 0
     data: Annotated[bytes, 7] = b""
     leader_at: Annotated[Endpoint | None, 8] = None
-    """As in `VoteResponse`."""
+    """Endpoint of the leader, as in `VoteResponse`."""
 
 
 Request = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest | FetchSnapshotRequest

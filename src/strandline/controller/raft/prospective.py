@@ -95,7 +95,8 @@ class Prospective(Role):
         return Move(Event.PRE_VOTE_LOST, self.epoch, voted_for=self._voted_for, election_deadline_ms=deadline_ms)
 
     def _backoff_ms(self, now_ms: float) -> float:
-        """None but a jitter after a round that was ended because the own vote says more by now."""
+        """Milliseconds to wait before the next round. Zero plus jitter, if a round ended because the node's own vote
+        counts for more now."""
         if now_ms >= self._round.proven_at_ms:
             return AGAIN_JITTER_MS * self.node.rng.random()
         return election_backoff_ms(self.node)

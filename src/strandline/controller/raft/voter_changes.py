@@ -199,7 +199,7 @@ def record_what_is_known(leader: Leader) -> None:
 
 
 def _raised(leader: Leader) -> VotersChange:
-    """The same voters at kraft.version 1; as they are while one's endpoint is not known."""
+    """The same voters at kraft.version 1; unchanged while an endpoint of a voter is unknown."""
     node = leader.node
     at = [_listens_at(leader, key) or node.voters.endpoints.get(key.node_id) for key in node.said.voters]
     endpoints = tuple(endpoint for endpoint in at if endpoint is not None and can_be_reached_at(endpoint))

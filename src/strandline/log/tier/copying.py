@@ -32,7 +32,7 @@ from strandline.proto.ids import LeaderEpoch, Offset
 from strandline.proto.tier import EpochStart, TieredSegment
 
 Limiter = Callable[[int], Awaitable[None]]
-"""Returns once so many more bytes may be sent."""
+"""Function that is awaited before a number of bytes is sent; it returns when they may be sent."""
 
 CHUNK_BYTES = 1 << 20
 """Bytes of a segment that are read at a time, on its way into the store."""

@@ -1,4 +1,4 @@
-"""Flaws: what can be wrong in a log directory, and what a start of its node does about it."""
+"""Flaws that can be found in a log directory, and what a node does about them when it starts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Kind(StrEnum):
     """Kind of a flaw."""
 
     BATCH = "batch"
-    """Bytes that are no batch, or not the one that was written there: a torn end, or rot."""
+    """Bytes that are not a valid batch, or not the batch that was written: a torn end, or rot."""
     GAP = "gap"
-    """A segment does not begin where the one before it ends."""
+    """A segment does not begin at the offset where the one before ends."""
     EPOCHS = "leader-epochs"
     INDEX = "index"
     TIME_INDEX = "time-index"
@@ -20,28 +20,28 @@ class Kind(StrEnum):
     SNAPSHOT = "producer-snapshot"
     CHECKPOINT = "checkpoint"
     IDENTITY = "identity"
-    """The file that says whose directory it is, or which topic's."""
+    """The file with the ids of the directory's cluster and node, or of the partition's topic."""
     SHORT = "short"
-    """The checkpoints prove that more was durable here than there is."""
+    """The log ends before an offset that the checkpoints say was durable."""
     QUORUM = "quorum"
     """A file of the metadata quorum."""
     LEFT_OVER = "left-over"
 
 
 class AtStart(StrEnum):
-    """Action of a start upon a flaw."""
+    """What a node does about a flaw when it starts."""
 
     CUT = "cut"
-    """The log is cut there, and the controller learns of it."""
+    """The node truncates the log at the flaw, and reports that to the controller."""
     HEAL = "heal"
-    """A start builds it anew, or the replica fetches it again from another one."""
+    """The node rebuilds the file, or fetches the data again from another replica."""
     REMOVE = "remove"
     REFUSE = "refuse"
-    """The log, or the node, is not started with it."""
+    """The node does not start, or leaves this log closed."""
     IGNORE = "ignore"
-    """A start leaves it as it is; it does no harm."""
+    """The node leaves the flaw as it is; it does no harm."""
     BELIEVE = "believe"
-    """Nothing notices: answers may be wrong."""
+    """The node does not notice the flaw, and its answers may be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class Flaw:
     """One thing that is wrong.
 
     Attributes:
-        file: path in the directory.
-        partition: `topic-partition`; empty for what is of the directory itself.
-        found: what is wrong, in words.
-        position: byte in the file; -1 where none is meant.
-        offset: of the first record that it concerns; -1 where none is meant.
-        next_offset: the first one behind that is whole; -1: none is.
-        does: what a start does, and what helps where that does not, in words.
+        file: path of the file, relative to the directory.
+        partition: `topic-partition`; "" for a file of the directory itself.
+        found: what is wrong, as a sentence.
+        position: byte position in the file; -1 if it does not apply.
+        offset: offset of the first damaged record; -1 if it does not apply.
+        next_offset: offset of the first intact record after the damage; -1 if there is none.
+        does: what the node does when it starts, and what an operator can do, as a sentence.
     """
 
     file: str
@@ -71,7 +71,7 @@ class Flaw:
 
 @dataclass(slots=True)
 class Counted:
-    """Amount that was looked at."""
+    """Amounts of data checked."""
 
     partitions: int = 0
     segments: int = 0
@@ -81,18 +81,18 @@ class Counted:
 
 
 FLAWS_MAX = 1000
-"""Flaws told of one partition: a disk that gives back noise must not fill the memory. What is beyond is counted."""
+"""Maximum flaws listed for one partition; the others are only counted. A disk full of garbage must not fill memory."""
 
 
 @dataclass(slots=True)
 class FlawList:
-    """The flaws of one partition, in the order in which they were met."""
+    """Flaws of one partition, in the order in which they were found."""
 
     flaws: list[Flaw] = field(default_factory=list)
     left_out: int = 0
 
     def add(self, flaw: Flaw) -> None:
-        """Note one."""
+        """Add a flaw, or count it if the list is full."""
         if len(self.flaws) < FLAWS_MAX:
             self.flaws.append(flaw)
         else:

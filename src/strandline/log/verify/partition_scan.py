@@ -609,7 +609,7 @@ class OffsetIndexCheck:
                 self.reason = f"it names offset {named} for the batch at byte {at}, whose last is {header.last_offset}"
 
     def end(self, damaged: Sequence[Range]) -> None:
-        """No batch follows."""
+        """Note that no further batch follows."""
         self._unmatched += [at for at, _ in self._entries[self._next :]]
         for at in self._unmatched:
             if not self.reason and not any(part.position <= at < part.next_position for part in damaged):
@@ -646,7 +646,7 @@ class TimeIndexCheck:
         self._newest = max(self._newest, header.max_timestamp)
 
     def end(self) -> None:
-        """No batch follows."""
+        """Note that no further batch follows."""
         if self._next < len(self._entries) and not self.reason:
             named = self._base_offset + self._entries[self._next][1]
             self.reason = f"it names offset {named}, which the segment does not reach"

@@ -115,7 +115,7 @@ class Repair:
     """One repair: over a disk that changes nothing, and then for good."""
 
     def __init__(self, disk: Disk, path: str, clock: Clock) -> None:
-        """Raises DiskError."""
+        """Open a directory for repair. Raises DiskError."""
         self._disk = disk
         self._path = path
         checkpoints = OffsetCheckpoints(disk, path)

@@ -203,7 +203,7 @@ ACCESS: Mapping[Api, tuple[Asks, ...]] = {
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: (_cluster(Operation.DESCRIBE),),
     Api.ALTER_USER_SCRAM_CREDENTIALS: (_cluster(Operation.ALTER),),
 }
-"""By API."""
+"""API -> rights that it needs."""
 
 OPEN: Mapping[Api, str] = {
     Api.API_VERSIONS: "which APIs there are, and in which versions: a client needs it before it can say who it is",

@@ -34,7 +34,7 @@ class Kind(IntEnum):
 
 
 class ConsumerGroupKey(NamedTuple):
-    """Which record; `member` is "" in those of the whole group."""
+    """Key of a record; `member` is "" for records of the whole group."""
 
     kind: Kind
     group: str
@@ -64,7 +64,7 @@ class Epoch(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """What of a topic matters to an assignment."""
+    """The properties of a topic on which an assignment depends."""
 
     topic_id: TopicId
     partitions: int
@@ -183,7 +183,7 @@ Partitions = Annotated[Assignment, Seen(tuple[TopicPartitions, ...], _assignment
 
 
 class Target(NamedTuple):
-    """What a member shall have."""
+    """Partitions that a member is to have."""
 
     partitions: Partitions
 

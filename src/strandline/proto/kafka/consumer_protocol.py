@@ -153,7 +153,7 @@ def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
 
 
 def encode_assignment(partitions: Sequence[TopicPartition], user_data: bytes | None = None) -> bytes:
-    """What the leader gives to one member."""
+    """Encode the assignment that the group's leader gives to one member."""
     return INT16.pack(ASSIGNMENT_VERSION) + encode_partitions(partitions) + _user_data(user_data)
 
 

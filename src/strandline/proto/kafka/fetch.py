@@ -1,4 +1,4 @@
-"""Fetch (1) in both directions, by hand: records are not copied, neither written nor read.
+"""Reader and writer of Fetch (API key 1), written by hand so that records are never copied.
 
 Versions up to 12 name topics, 13 and later give their ids (KIP-516).
 """
@@ -67,10 +67,10 @@ NO_SESSION = 0
 """The session id of a fetch without a session (KIP-227)."""
 
 FINAL_EPOCH = -1
-"""The session epoch of a fetch that wants none, or no more."""
+"""Session epoch of a fetch that needs no session, or that closes its session."""
 
 PartitionKey = tuple[str | UUID, int]
-"""(topic's name or id, partition)."""
+"""(topic name or topic id, partition)."""
 
 _LIMITS = struct.Struct(">iiib")  # max wait in ms, min bytes, max bytes, isolation level
 _SESSION = struct.Struct(">ii")  # session id, session epoch
@@ -84,15 +84,15 @@ _PARTITION_LAYOUTS = {
 }
 _UNKNOWN_EPOCH = -1
 _UNKNOWN_LOG_START = -1
-"""Only replicas say where their logs start."""
+"""Log start offset in a consumer's request: only followers report theirs."""
 
 
 class FetchPartition(NamedTuple):
     """One partition to read; the topic is named by `name` or, from version 13 on, by `topic_id`.
 
-    `last_fetched_epoch` is the leader epoch of the record before `fetch_offset` (-1: unknown): where it diverges from
-    the leader's log, the answer says so and holds no records (KIP-595). `current_leader_epoch` -1 leaves the leader's
-    epoch unchecked.
+    `last_fetched_epoch` is the leader epoch of the record before `fetch_offset` (-1: unknown). If the leader's log has
+    another epoch there, the answer reports the divergence and holds no records (KIP-595). With `current_leader_epoch`
+    -1 the leader does not check its epoch.
     """
 
     name: str | None
@@ -105,22 +105,22 @@ class FetchPartition(NamedTuple):
 
     @property
     def topic(self) -> str | UUID:
-        """The name or id by which it is asked for."""
+        """The topic's name or id, whichever the request uses."""
         return self.topic_id if self.topic_id is not None else self.name or ""
 
 
 class FetchRequest(NamedTuple):
-    """What is to be read.
+    """Request to read from partitions.
 
     Attributes:
-        replica_id: -1 for consumers, -2 for those that read a replica on its own broker, whoever leads.
-        max_wait_ms: how long the answer may wait for `min_bytes`.
-        max_bytes: of the whole answer. It and each partition's own are exceeded only by the first batch of the answer,
-            so that a consumer always makes progress (KIP-74).
-        session_id, session_epoch: of an incremental session (KIP-227); what they mean is decided elsewhere.
-        forgotten: what the session shall forget.
-        rack: where the consumer says it is, "" nowhere; None is a consumer of before KIP-392, who reads from leaders
-            alone.
+        replica_id: node id of a follower; -1 for a consumer, -2 for a consumer that may read any replica.
+        max_wait_ms: milliseconds that the broker may wait for `min_bytes`.
+        max_bytes: limit of the whole answer. Only the first batch of an answer may exceed it and the limit of its
+            partition, so that a consumer always makes progress (KIP-74).
+        session_id, session_epoch: those of an incremental fetch session (KIP-227).
+        forgotten: partitions to remove from the session.
+        rack: the consumer's rack, "" if it has none; None for a consumer from before KIP-392, which reads from leaders
+            only.
     """
 
     max_wait_ms: int
@@ -136,10 +136,10 @@ class FetchRequest(NamedTuple):
 
 
 def write_request(version: int, request: FetchRequest) -> bytearray:
-    """The body.
+    """Encode the request body.
 
     Raises:
-        Unencodable: the version names topics by id, and an id is missing.
+        Unencodable: the version names topics by id, and a topic has none.
     """
     flexible = version >= FLEXIBLE_SINCE
     out = bytearray()
@@ -202,7 +202,7 @@ def _layout_of(version: int) -> struct.Struct:
 
 
 def read_request_in_steps(view: memoryview, version: int) -> Steps[FetchRequest]:
-    """Raises ProtocolError."""
+    """Decode a request body, with pauses for other work. Raises ProtocolError."""
     try:
         return (yield from _read_request(view, version))
     except (struct.error, ProtocolError) as error:
@@ -306,16 +306,17 @@ _NULL_ARRAY, _NULL_COMPACT_ARRAY = array_head(-1, False), array_head(-1, True)
 
 
 class PartitionData:
-    """What one partition gave; -1 for offsets that are not known.
+    """Result of one partition. Offsets are -1 where they are not known.
 
     Attributes:
-        topic: its name or id, as it was asked for.
-        chunks: runs of whole batches, which are written. `size` is their bytes, or those of `records`.
-        records: what was read, a view of what was received; it may end with the start of one more batch.
-        aborted: (producer id, first offset) of transactions, for readers of committed records.
-        diverging: (leader epoch, end offset) where the leader's log parts from the reader's (KIP-595).
-        leader_id, leader_epoch: who leads now (KIP-951), -1 where the answer does not say.
-        preferred_replica: where the consumer shall read instead (KIP-392); there are no records then. -1: go on here.
+        topic: the topic's name or id, as in the request.
+        chunks: on the broker, runs of whole batches to send.
+        records: on the client, a view of the received bytes; it may end with an incomplete batch.
+        size: bytes of `chunks` or `records`.
+        aborted: (producer id, first offset) of aborted transactions, for read_committed consumers.
+        diverging: (leader epoch, end offset) at which the leader's log diverges from the reader's (KIP-595).
+        leader_id, leader_epoch: the current leader (KIP-951); -1 where the answer does not say.
+        preferred_replica: broker to read from instead (KIP-392), in an answer without records; -1: continue here.
     """
 
     __slots__ = (
@@ -341,7 +342,7 @@ class PartitionData:
 
 
 class FetchResponse(NamedTuple):
-    """The answer to one fetch. `error` concerns the request as a whole (sessions, topic ids)."""
+    """Answer to one fetch. `error` concerns the whole request (its session, topic ids)."""
 
     throttle_ms: int
     error: ErrorCode
@@ -358,12 +359,12 @@ def write_response_in_steps(
     throttle_ms: int = 0,
     end_tags: bytes = NO_TAGS,
 ) -> Steps[list[Piece]]:
-    """The body in pieces, the records among them as they are.
+    """Encode the response body in pieces; records are passed on without a copy.
 
     Args:
-        results: neighbours of one topic stand together; their order, which a session turns round, stays.
-        throttle_ms: how long the client should send nothing (KIP-219).
-        end_tags: the tagged-field section that ends a flexible answer.
+        results: partitions in the order to send. Consecutive ones of a topic are sent as one topic.
+        throttle_ms: milliseconds for which the client should send nothing (KIP-219).
+        end_tags: tagged-field section at the end of a flexible response.
     """
     flexible = version >= FLEXIBLE_SINCE
     committed = isolation_level == READ_COMMITTED
@@ -436,10 +437,10 @@ def _partition_tags(result: PartitionData, version: int) -> bytes:
 
 
 def read_response(view: memoryview, version: int) -> FetchResponse:
-    """Every partition's answer; records are views of what was received.
+    """Decode a response body. Records are views of `view`.
 
     Raises:
-        ProtocolError: truncated, lying lengths or counts, or bytes after the end.
+        ProtocolError: the body is truncated, has wrong lengths or counts, or bytes after its end.
     """
     try:
         return _read_response(view, version)

@@ -19,7 +19,7 @@ from strandline.proto.ids import ZERO_UUID
 from strandline.proto.kafka.apis import Api
 
 Buffer = bytes | memoryview
-"""What is read."""
+"""Input of the readers."""
 
 REQUEST_ELEMENTS_MAX = 20_000
 """Array elements of one request, all arrays together. An element may be two bytes long and costs the event loop some
@@ -32,14 +32,15 @@ million. An element may be a byte long and become an object of 100 bytes: 256 Mi
 GiB; so many take a quarter of one."""
 
 RESPONSE_BYTES_MAX = 256 << 20
-"""No answer may be longer. Kafka's clients have no limit and die of memory when a port speaks something else."""
+"""Maximum bytes of a response. Kafka's clients have no limit, and run out of memory if a port speaks another
+protocol."""
 
 TAGS_MAX = 64
 """Tagged fields of one section. Kafka's messages have at most a handful."""
 
 
 class Elements:
-    """What is left of one message's elements."""
+    """Number of array elements that a message may still have."""
 
     __slots__ = ("_left", "_most")
 
@@ -144,7 +145,7 @@ NO_FIELDS: Mapping[int, Buffer] = {}
 
 
 class Unencodable(ProtocolError):
-    """What the caller asked for fits no message: a number where a text belongs, say. Asking again does not help."""
+    """The caller's value does not fit the message, e.g. a number in a text field. A retry does not help."""
 
 
 # ---------------------------------------------------------------- writing
@@ -197,7 +198,7 @@ def tag_section(fields: Sequence[bytes]) -> bytes:
 
 
 def unreadable(message: str, error: Exception) -> ProtocolError:
-    """What to raise for a message whose reading ended with `error`."""
+    """The exception for a message that could not be read because of `error`."""
     return ProtocolError(f"{message} cannot be read: {error}")
 
 
@@ -334,7 +335,8 @@ def check_end(buffer: Buffer, position: int, what: str) -> None:
 # answer     length int32, correlation id int32, tagged fields if flexible
 
 OWN_CLIENT = "strandline-python"
-"""How brokers know this project's client (KIP-511); Strandline's tell it who had synced a batch."""
+"""Client software name of this project's client (KIP-511). Strandline's brokers then report which replicas had synced a
+batch."""
 
 LENGTH_BYTES = 4
 REQUEST_HEADER_BYTES_MIN = 8
@@ -357,7 +359,7 @@ class RequestHeader(NamedTuple):
 
 
 def request_head(api: Api, version: int, correlation_id: int, client_id: str, body_bytes: int) -> bytes:
-    """Length and header of a request whose body has so many bytes."""
+    """Length and header of a request whose body has `body_bytes` bytes."""
     # The client id has the old format even in the flexible header.
     rest = nullable_string(client_id, False) + (NO_TAGS if api.flexible(version) else b"")
     size = REQUEST_HEADER_BYTES_MIN + len(rest) + body_bytes
@@ -379,7 +381,7 @@ def read_client_id(frame: memoryview, flexible: bool) -> tuple[str, int]:
 
 
 def response_head(correlation_id: int, body_bytes: int, flexible: bool) -> bytes:
-    """Length and header of an answer whose body has so many bytes."""
+    """Length and header of a response whose body has `body_bytes` bytes."""
     if flexible:
         return _RESPONSE_FLEXIBLE.pack(body_bytes + 5, correlation_id, 0)
     return _RESPONSE.pack(body_bytes + 4, correlation_id)
@@ -391,7 +393,7 @@ def read_correlation_id(frame: memoryview) -> int:
 
 
 def response_body(frame: memoryview, flexible: bool) -> memoryview:
-    """What follows an answer's header. Raises ProtocolError for a header that is broken."""
+    """The body of a response, after its header. Raises ProtocolError if the header is not valid."""
     try:
         return frame[skip_tags(frame, RESPONSE_HEADER_BYTES_MIN) if flexible else RESPONSE_HEADER_BYTES_MIN :]
     except ProtocolError as error:
@@ -413,7 +415,7 @@ _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 
 
 def foreign_protocol(start: bytes) -> Foreign | None:
-    """What is spoken, by the first four bytes of what should be a frame; None if they say nothing."""
+    """Protocol that a peer speaks, recognised by the first four bytes of what should be a frame; None if unknown."""
     head = start[:4]
     if head in _HTTP_METHODS:
         return Foreign.HTTP_REQUEST

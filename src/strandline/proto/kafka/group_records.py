@@ -16,11 +16,11 @@ from strandline.proto.kafka.fields import read_int16
 from strandline.proto.kafka.keyed_record import Record
 
 NEVER = -1
-"""No timestamp."""
+"""Value that stands for "no timestamp"."""
 
 
 class OffsetKey(NamedTuple):
-    """Which committed offset."""
+    """Key of a committed offset."""
 
     group: String
     topic: String
@@ -28,7 +28,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """Which group."""
+    """Key of a group's record."""
 
     group: String
 

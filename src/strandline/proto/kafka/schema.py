@@ -57,7 +57,7 @@ Writer = Callable[[bytearray, Any], None]
 
 SteppingReader = Callable[[Buffer, int, Elements, Pace], Steps[tuple[Any, int]]]
 SteppingWriter = Callable[[bytearray, Any, Pace], Steps[None]]
-"""The same in steps, of what holds arrays: `Message.decode_in_steps`, `Message.encode_in_steps`."""
+"""Writer that pauses between steps, for messages with arrays: `Message.decode_in_steps`, `Message.encode_in_steps`."""
 
 NUMBERS = {
     "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q",
@@ -117,7 +117,7 @@ class Message(NamedTuple):
         return out
 
     def encode_in_steps(self, values: Mapping[str, Any]) -> Steps[bytearray]:
-        """The same, as of a message that may be large."""
+        """Encode a message that may be large, with pauses between steps."""
         if self.codec.write_in_steps is None:
             return self.encode(values)
         out = bytearray()
@@ -143,7 +143,7 @@ class Message(NamedTuple):
         return value
 
     def decode_in_steps(self, buffer: Buffer) -> Steps[Any]:
-        """The same, of a message that may be large."""
+        """Decode a message that may be large, with pauses between steps."""
         if self.codec.read_in_steps is None or len(buffer) < SMALL_BYTES:
             return self.decode(buffer)
         raw = bytes(buffer)
@@ -173,7 +173,7 @@ LATER: Mapping[tuple[Api, int, str], Later] = {
     (Api.TXN_OFFSET_COMMIT, 6, "request"): Later(5, as_in={"topics": (Api.OFFSET_COMMIT, 10)}),
     (Api.TXN_OFFSET_COMMIT, 6, "response"): Later(5, as_in={"topics": (Api.OFFSET_COMMIT, 10)}),
 }
-"""By API, version and side."""
+"""(API, version, request or response) -> message."""
 
 
 @cache
@@ -352,7 +352,7 @@ def plain_default(item: Any) -> Any:
 
 
 def _absent(slot: Slot) -> Any:
-    """What is read where a tagged field does not stand."""
+    """Value of a tagged field that is absent."""
     if not isinstance(slot.default, dict):
         return slot.default
     out = bytearray()

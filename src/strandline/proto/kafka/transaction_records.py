@@ -19,13 +19,13 @@ from strandline.proto.kafka.declared import Field, Int8, Int16, Int32, Int64, Re
 from strandline.proto.kafka.keyed_record import Record
 
 NO_ID = -1
-"""No producer id."""
+"""Value that stands for "no producer id"."""
 
 NO_EPOCH = -1
-"""No producer epoch."""
+"""Value that stands for "no producer epoch"."""
 
 NEVER = -1
-"""No timestamp."""
+"""Value that stands for "no timestamp"."""
 
 LAST_EPOCH_TAG = 10_000
 
@@ -59,12 +59,12 @@ class TransactionState(IntEnum):
 
     @property
     def is_over(self) -> bool:
-        """No transaction is open or being ended."""
+        """True if no transaction is open or being ended."""
         return not self.is_prepared and self is not TransactionState.ONGOING
 
 
 class TransactionKey(NamedTuple):
-    """Which transactional id."""
+    """Key of the record of a transactional id."""
 
     transactional_id: String
 

@@ -34,7 +34,7 @@ Convert = Callable[[Any], Any]
 
 
 class Label(Enum):
-    """How often a field occurs."""
+    """Number of times that a field may occur."""
 
     SINGLE = auto()
     OPTIONAL = auto()
@@ -187,7 +187,8 @@ def _uuid(where: str) -> Convert:
 
 @lru_cache(1 << 14)
 def _uuid_of(data: bytes) -> UUID:
-    """The same object for the same id: a topic's stands in the record of each of its partitions."""
+    """Decode an id. The same id gives the same object, because a topic's id is in the record of each of its
+    partitions."""
     return UUID(int=int.from_bytes(data))
 
 

@@ -17,7 +17,7 @@ Ranges = Mapping[tuple[str, int], tuple[int, int]]
 
 
 def batch_ranges(checkpoint: Path, batch: int) -> Ranges:
-    """What a micro-batch reads; the same each time it is run."""
+    """Offset ranges of a micro-batch; the same whenever it is repeated."""
     end = _planned(checkpoint, batch)
     begin = end.since or (_planned(checkpoint, batch - 1) if batch else StreamOffset({}))
     return {(where.topic, where.partition): (begin.offsets.get(where, 0), stop) for where, stop in end.offsets.items()}

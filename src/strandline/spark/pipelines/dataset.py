@@ -56,11 +56,11 @@ class Event(NamedTuple):
     """One record to be sent."""
 
     arrival_ms: int
-    """When it reaches the log: the record's timestamp (ms since 1970)."""
+    """Time of its arrival in the log: the record's timestamp (ms since 1970)."""
     key: bytes
     value: bytes
     flight: Departure | None = None
-    """What it reports; None: the weather."""
+    """The flight that it reports; None for an observation of the weather."""
 
 
 def data_directory(given: str | Path | None = None) -> Path:
@@ -137,7 +137,7 @@ def flight_events(data: Path, fraction: float = 1.0) -> list[Event]:
 
 
 def arrivals_ms(flight: Departure) -> list[int]:
-    """When a flight's report reaches the log: once or twice."""
+    """Times at which a flight's report arrives in the log (ms since 1970): one or two."""
     draw = zlib.crc32(flight.flight_id.encode())
     kind, size = draw % 1000, draw // 1000
     if kind == 0:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WINDOW = "1 hour"
 LATENESS = "2 hours"
-"""How long a report may take, in event time; an id is remembered as long."""
+"""Maximum delay of a report in event time; an id is remembered as long."""
 
 DELAYED_MINUTES = 15
 """From here on a departure counts as delayed, as in the statistics of the US Department of Transportation."""

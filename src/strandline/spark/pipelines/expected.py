@@ -1,4 +1,4 @@
-"""What the pipelines must find, counted from the data set without Spark and without the log."""
+"""Expected results of the pipelines, computed from the data set without Spark and without the log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Totals:
 
 
 def hourly(flights: Iterable[Departure]) -> dict[tuple[str, int], Totals]:
-    """By airport and hour of departure (ms since 1970)."""
+    """Totals by airport and hour of departure (ms since 1970)."""
     found: dict[tuple[str, int], Totals] = {}
     for flight in flights:
         found.setdefault((flight.origin, hour_of(flight.event_ms)), Totals()).add(flight)
@@ -38,7 +38,7 @@ def hourly(flights: Iterable[Departure]) -> dict[tuple[str, int], Totals]:
 
 
 def daily(flights: Iterable[Departure]) -> dict[tuple[str, str], Totals]:
-    """By airport and scheduled day."""
+    """Totals by airport and scheduled day."""
     found: dict[tuple[str, str], Totals] = {}
     for flight in flights:
         found.setdefault((flight.origin, day_of(flight.scheduled_ms)), Totals()).add(flight)

@@ -1,4 +1,4 @@
-"""Sends the events to their topic, in the order of arrival. A feed that was interrupted goes on where it ended."""
+"""Feed of the events into their topic, in order of arrival. An interrupted feed continues where it stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.spark.pipelines.dataset import Event
 
 PARTITIONS = 4
-"""Partitions of every input topic; the reports of a flight lie in one partition, by its id."""
+"""Number of partitions of every input topic. All reports of one flight go to the same partition, chosen by its id."""
 
 PROGRESS_EVERY = 10_000
 
@@ -21,9 +21,9 @@ _REPLICAS_MAX = 3
 
 
 def ensure_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, **configs: str) -> bool:
-    """Create a topic unless it exists, with up to three replicas. True if it was created.
+    """Create a topic with up to three replicas, unless it exists. Returns True if it was created.
 
-    Nothing is ever deleted by age: the data are of 2013.
+    The topic has no retention time, because the events are from 2013.
     """
     with Admin(bootstrap) as admin:
         if topic in admin.list_topics():
@@ -34,29 +34,29 @@ def ensure_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, **con
         except KafkaError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
-            return False  # created a moment ago: the node that was asked did not know of it yet
+            return False  # created a moment ago: the broker that was asked did not know it yet
     return True
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int]:
-    """The end offset of each partition."""
+    """Partition -> end offset, for each partition of the topic."""
     with Consumer(bootstrap) as consumer:
         partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
         return {where.partition: end for where, end in consumer.end_offsets(partitions).items()}
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Partition of an event: fixed, so that a second feed knows what the first one sent."""
+    """Partition of an event. It depends only on the key, so that a second feed knows what the first one sent."""
     return zlib.crc32(key, 1) % partitions
 
 
 def feed(
     bootstrap: str, topic: str, events: Sequence[Event], progress: Callable[[int], None] = lambda _sent: None
 ) -> int:
-    """Send the events that are not in the topic yet. Returns their number.
+    """Send the events that are not in the topic yet. Returns their number. `progress` gets the number sent so far.
 
-    The end offsets say how many events of each partition are there: the order is the same in each run, and nobody else
-    writes to the topic.
+    The end offsets tell how many events of each partition are already sent: each run has the same order, and no other
+    program writes to the topic.
 
     Raises:
         StrandlineError: a record was not acknowledged.

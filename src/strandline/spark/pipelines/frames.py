@@ -1,4 +1,4 @@
-"""From a topic to typed columns, from columns to records, and one row for each flight."""
+"""Conversions of data frames: a topic to typed columns, columns to records, and repeated reports to one per flight."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ WEATHER = "origin STRING, observed_ms BIGINT, temp DOUBLE, wind_speed DOUBLE, pr
 def stream_of(
     spark: SparkSession, bootstrap: str, topic: str, records_per_batch: int, starting: str = "earliest"
 ) -> DataFrame:
-    """The topic as a stream, from its beginning or from what `starting` says."""
+    """The topic as a stream, read from `starting` (the option startingOffsets)."""
     reader = spark.readStream.format("strandline").option("kafka.bootstrap.servers", bootstrap)
     reader = reader.option("subscribe", topic).option("startingOffsets", starting)
     return reader.option("maxOffsetsPerTrigger", records_per_batch).load()
 
 
 def batch_of(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
-    """The topic as it is now, as a batch."""
+    """All records that the topic has now, as a batch."""
     return (
         spark.read.format("strandline").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
     )
 
 
 def flights(records: DataFrame) -> DataFrame:
-    """The columns of a flight, with `departed` and `scheduled_hour` as times, beside where each record lies.
+    """Parse flights: their columns, with `departed` and `scheduled_hour` as timestamps, and each record's position.
 
-    A value that is not a flight is a row of nulls; `readable` leaves those out.
+    A value that is not a flight gives a row of nulls; `readable` removes those.
     """
     from pyspark.sql import functions as f
 
@@ -49,7 +49,7 @@ def flights(records: DataFrame) -> DataFrame:
 
 
 def observations(records: DataFrame) -> DataFrame:
-    """The columns of an observation of the weather, with `observed` as a time."""
+    """Parse observations of the weather: their columns, with `observed` as a timestamp."""
     from pyspark.sql import functions as f
 
     parsed = f.from_json(f.col("value").cast("string"), WEATHER).alias("weather")
@@ -57,7 +57,7 @@ def observations(records: DataFrame) -> DataFrame:
 
 
 def readable(rows: DataFrame, name: str) -> DataFrame:
-    """The rows that could be read; on a stream, the metrics `name` of its progress count all and the others."""
+    """Rows whose value could be parsed. On a stream, the observed metrics `name` count all rows and the others."""
     from pyspark.sql import functions as f
 
     unreadable = f.count_if(f.col("origin").isNull())
@@ -66,10 +66,10 @@ def readable(rows: DataFrame, name: str) -> DataFrame:
 
 
 def once(rows: DataFrame, event_time: str, lateness: str) -> DataFrame:
-    """One row for each flight: a report sent twice counts once.
+    """Keep one row for each flight, if a report was sent twice.
 
-    On a stream the ids are forgotten when the watermark, `lateness` behind the latest `event_time`, has passed them;
-    what comes later than that is dropped, and counted as numRowsDroppedByWatermark in the query's progress.
+    On a stream an id is remembered until the watermark (`lateness` behind the latest `event_time`) has passed it. Later
+    rows are dropped, and counted as numRowsDroppedByWatermark in the query's progress.
     """
     if not rows.isStreaming:
         return rows.dropDuplicates(["id"])
@@ -77,7 +77,8 @@ def once(rows: DataFrame, event_time: str, lateness: str) -> DataFrame:
 
 
 def to_records(rows: DataFrame, *key: str) -> DataFrame:
-    """Columns `key` and `value` for the sink: the key's columns joined by "|", the value all columns as JSON."""
+    """Columns `key` and `value` for the sink. The key consists of the columns named in `key`, joined by "|"; the value
+    is all columns as JSON."""
     from pyspark.sql import functions as f
 
     return rows.select(
@@ -87,10 +88,10 @@ def to_records(rows: DataFrame, *key: str) -> DataFrame:
 
 
 def start_revisions(rows: DataFrame, bootstrap: str, topic: str, checkpoint: Path, *key: str) -> Any:
-    """A query that writes each row which a batch has changed to a topic, up to the log's present end.
+    """Start a query that writes every row changed by a micro-batch to a topic, and stops at the log's present end.
 
-    Spark lets Python sinks take new rows only (append mode), so each batch is written as a batch. One that is repeated
-    after a crash writes the same revisions once more, which changes nothing for who takes the last of each.
+    Spark allows Python sinks only in append mode, so each micro-batch is written by a batch write. After a crash a
+    repeated one writes the same revisions again, which does not matter to a reader that takes the last of each.
     """
 
     def write(changed: DataFrame, _batch: int) -> None:
@@ -102,9 +103,9 @@ def start_revisions(rows: DataFrame, bootstrap: str, topic: str, checkpoint: Pat
 
 
 def latest_by_key(records: DataFrame, schema: str, *identity: str) -> DataFrame:
-    """What a topic of revisions says last: of the records with the same `identity` the one with the highest offset.
+    """Latest revision of each row in a topic of revisions: the record with the highest offset for each `identity`.
 
-    Revisions of one thing must lie in one partition, as those with the same key do.
+    All revisions of one row must be in one partition, as records with the same key are.
     """
     from pyspark.sql import functions as f
 

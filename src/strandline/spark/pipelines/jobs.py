@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 FLIGHTS = "flights"
 WEATHER = "weather"
 RESTART_AT = 0.6
-"""The lake's first run ends when so much of the data is in the log."""
+"""Share of the data (0 to 1) that is in the log when the lake's first run ends."""
 
 
 @dataclass
 class Context:
-    """What every job gets."""
+    """Environment of a job: its cluster, data and directory."""
 
     spark: SparkSession
     bootstrap: str
     directory: Path
-    """Where checkpoints, Parquet and the result go; a job that is run again there goes on where it was."""
+    """Directory for checkpoints, Parquet files and the result. A job that is run again there continues."""
     data: Path
     fraction: float = 1.0
     prefix: str = ""
@@ -260,7 +260,8 @@ def flights_weather(job: Context) -> Outcome:
 
 
 def _windows(rows: DataFrame) -> dict[tuple[str, int], Any]:
-    """By airport and start (ms since 1970: Spark gives times to Python in the machine's own time zone)."""
+    """Totals by airport and start of the window (ms since 1970; Spark gives times to Python in the machine's own time
+    zone)."""
     from pyspark.sql import functions as f
 
     timed = rows.withColumn("start_ms", f.unix_millis("window_start"))

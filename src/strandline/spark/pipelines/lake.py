@@ -91,7 +91,7 @@ class Lake(Commits):
         return reader.parquet(*[str(self.data / name) for name in sorted(self.state().files)])
 
     def starting_offsets(self, topic: str, partitions: int) -> str:
-        """Where a query begins that has no checkpoint: the source's option startingOffsets."""
+        """Option startingOffsets for a query without a checkpoint."""
         ends = self.state().ends
         return json.dumps({topic: {str(number): ends.get((topic, number), EARLIEST) for number in range(partitions)}})
 

@@ -1,4 +1,4 @@
-"""What a job that checks itself found: the four pipelines', and the demo's."""
+"""Outcome of a job that checks its own result: one of the four pipelines, or the demo."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 @dataclass
 class Outcome:
-    """What a job found."""
+    """Figures, checks and result of a finished job."""
 
     figures: dict[str, str] = field(default_factory=dict)
     checks: dict[str, tuple[bool | None, str]] = field(default_factory=dict)
-    """Name -> (held; None: not judged, a sentence)."""
+    """Name of a check -> (True if it held, None if it could not be judged; a sentence for the report)."""
     result: Path | None = None
-    """The result in short, as JSON: totals by window, date, kind of weather or day."""
+    """JSON file with the job's totals, grouped by window, date, weather or kind of day; None if there is none."""
 
     @property
     def held(self) -> bool:
-        """Every check that was judged held, and at least one was."""
+        """True if at least one check was judged, and all that were judged held."""
         judged = [held for held, _ in self.checks.values() if held is not None]
         return bool(judged) and all(judged)
 
     def judge(self, name: str, held: bool | None, sentence: str) -> None:
-        """Keep a verdict."""
+        """Store the verdict of the check `name`; `held` is None if it could not be judged."""
         self.checks[name] = (held, sentence)

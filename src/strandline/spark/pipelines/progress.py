@@ -1,4 +1,4 @@
-"""What a streaming query has done, batch by batch: records, lag, watermark, what was dropped as late."""
+"""Progress of a streaming query, batch by batch: records, lag, watermark, rows dropped as late."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ class Silent:
     """A view that shows nothing."""
 
     def step(self, title: str) -> None:
-        """Nothing."""
+        """Ignore the step."""
 
     def sent(self, count: int, total: int) -> None:
-        """Nothing."""
+        """Ignore the number of sent events."""
 
     def batch(self, seen: BatchSeen) -> None:
-        """Nothing."""
+        """Ignore the micro-batch."""
 
 
 def read_progress(progress: Mapping[str, Any], query: str) -> BatchSeen:

@@ -36,7 +36,7 @@ GREEN = "green"
 RESULT = "origin STRING, day DATE, flights BIGINT, departed BIGINT, delay_minutes BIGINT"
 
 EARLIEST_MINUTES = 60
-"""No flight leaves more than so many minutes before its time (the data's earliest: 43)."""
+"""Maximum minutes by which a flight leaves early (the earliest in the data: 43)."""
 
 
 class NotCaughtUp(StrandlineError):
@@ -45,11 +45,11 @@ class NotCaughtUp(StrandlineError):
 
 @dataclass(frozen=True)
 class Live:
-    """Which version is read."""
+    """The version of the results that readers should use."""
 
     version: str
     offsets: Mapping[int, int]
-    """How far it had come in each partition when it was chosen."""
+    """Partition -> offset that the version had reached when it was chosen."""
 
 
 def delay_of(version: str) -> Column:
@@ -95,7 +95,7 @@ def start(records: DataFrame, version: str, bootstrap: str, topic: str, checkpoi
 
 
 def results(records: DataFrame) -> DataFrame:
-    """What a version's topic says now."""
+    """Current results in a version's topic."""
     return frames.latest_by_key(records, RESULT, "origin", "day")
 
 
@@ -123,7 +123,7 @@ def switch(bootstrap: str, topic: str, to: str, reached: Mapping[int, int], need
 
 
 def live(bootstrap: str, topic: str) -> Live | None:
-    """Which version is read; None before the first switch."""
+    """The version that readers should use; None before the first switch."""
     [end] = ends(bootstrap, topic).values()
     if end == 0:
         return None

@@ -1,4 +1,5 @@
-"""(d) as a job: blue runs, its bug is found, green begins from the beginning beside it, takes over, and goes on."""
+"""Pipeline (d), a replay: version blue runs; a bug in it is found; version green starts from the beginning beside it,
+takes over and continues alone."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FOUND_AT = 0.6
-"""The bug is found when so much of the data is in the log."""
+"""Share of the data (0 to 1) that is in the log when the bug is found and green starts."""
 
 SWITCH_AT = 0.8
-"""Until here blue and green run side by side."""
+"""Share of the data (0 to 1) that is in the log when green takes over from blue."""
 
 Days = dict[tuple[str, str], tuple[int, int, int]]
 """(airport, day) -> (flights, departed, delay minutes)."""
@@ -32,7 +33,7 @@ Days = dict[tuple[str, str], tuple[int, int, int]]
 
 @dataclass
 class _Run:
-    """One replay: its topics, and what its queries did."""
+    """State of one replay: its topics, and the totals of its queries."""
 
     job: Context
     topics: Mapping[str, str]
@@ -42,23 +43,23 @@ class _Run:
     totals: dict[str, QueryTotals] = field(default_factory=dict)
 
     def send(self, share: float) -> None:
-        """Bring the log up to this share of the data."""
+        """Send events until the log has this share (0 to 1) of the data."""
         self.source = self.job.send(FLIGHTS, self.job.events[: int(len(self.job.events) * share)])
 
     def query(self, *versions: str) -> None:
-        """Run versions side by side up to the log's present end."""
+        """Run these versions side by side up to the log's present end."""
         self.totals |= self.job.run({version: partial(self._start, version) for version in versions})
 
     def reached(self, version: str) -> dict[int, int]:
-        """How far a version has come."""
+        """Partition -> offset up to which a version has processed the events."""
         return reached(self.job.path(f"checkpoint-{version}"))
 
     def results(self, version: str) -> Days:
-        """What a version says now."""
+        """Current results of a version."""
         return _days(replay.results(self.job.batch(self.topics[version])))
 
     def fresh(self, version: str, up_to: Mapping[int, int]) -> Days:
-        """The same computed anew, in one batch over the log up to these offsets."""
+        """Results of a version, computed in one batch over the log up to the offsets `up_to`, for comparison."""
         job = self.job
         reader = job.spark.read.format("strandline").option("kafka.bootstrap.servers", job.bootstrap)
         ending = json.dumps({self.source: {str(number): offset for number, offset in up_to.items()}})
@@ -71,11 +72,11 @@ class _Run:
 
 
 def flights_replay(job: Context) -> Outcome:
-    """(d) A bug fixed by a second run from the beginning."""
+    """Run pipeline (d): a bug is fixed by a second run from the beginning."""
     compacted = {"cleanup.policy": "compact"}
     topics = {version: job.topic(f"daily-delays-{version}", 3, **compacted) for version in (BLUE, GREEN)}
     run = _Run(job, topics, job.topic("daily-delays-live", 1, **compacted))
-    # Blue has ended where green took over: a job that is run again goes on with green alone.
+    # Blue ended when green took over: a job that is run again continues with green alone.
     chosen = replay.live(job.bootstrap, run.live) if run.reached(BLUE) else None
     if chosen is None:
         run.send(FOUND_AT)

@@ -1,4 +1,4 @@
-"""Progress on the terminal: a table that changes in place, or plain lines where the output is no terminal."""
+"""Progress display: a table that is updated in place, or plain lines if the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.spark.pipelines.progress import BatchSeen
 
 
 class TerminalView:
-    """Writes to standard error, so that the result can be piped. Use it in a `with`."""
+    """Progress display on standard error, so that the result can be piped. Use it as a context manager."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -35,7 +35,7 @@ class TerminalView:
             self._live.stop()
 
     def step(self, title: str) -> None:
-        """A new step begins."""
+        """Show that a new step begins."""
         self._title, self._sent = title, ""
         self._show(f"... {title}")
 
@@ -46,7 +46,7 @@ class TerminalView:
             self._show("")
 
     def batch(self, seen: BatchSeen) -> None:
-        """A micro-batch is done."""
+        """Show that a micro-batch is done."""
         self._last[seen.query] = seen
         self._records[seen.query] = self._records.get(seen.query, 0) + seen.records
         self._show("  " + ", ".join(f"{name} {value}" for name, value in self._cells(seen) if value))

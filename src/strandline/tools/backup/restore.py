@@ -1,10 +1,10 @@
-"""Restore from a directory into a cluster: the very batches, in order, into an empty topic, so that offsets come out
-equal.
+"""Restore of a topic from a backup directory. The same batches are sent in order to an empty topic, so that records
+keep their offsets.
 
-Offsets cannot be asked for: a log gives them, one after the other, from 0. A partition whose log began later is filled
-up to there with empty records, which are deleted before the restore ends. Keys, values, headers, timestamps, codecs and
-the cut into batches are those of the backup; producer ids and sequences are not, for in another cluster they are, or
-will be, somebody else's: a batch would be taken for a retry of that one, and dropped.
+A producer cannot choose offsets: a log assigns them one after the other, from 0. If the backup of a partition starts at
+a later offset, the partition is first filled up to it with empty records, which are deleted at the end. Keys, values,
+headers, timestamps, compression and the division into batches are those of the backup. Producer ids and sequences are
+not: another producer of the cluster may have the same id, and a batch would be dropped as a retry of that one's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.tools.backup.files import BackupRefused, Manifest, PartitionCopy, read_batches
 
 FILLER_RECORDS = 50_000
-"""Empty records in one batch: 350 kB, which travel as 70."""
+"""Number of empty records in one batch of filler: 350 kB, compressed to 70 kB."""
 
 PARTITIONS_AT_ONCE = 16
 MAX_MESSAGE_BYTES = "max.message.bytes"
@@ -37,18 +37,18 @@ MEANWHILE = {
     "retention.bytes": "-1",
     "cleanup.policy": "delete",
 }
-"""Settings of the topic until everything is there: else records would get new times, or be deleted meanwhile."""
+"""Settings of the topic during the restore. With others, records might get new timestamps, or be deleted too early."""
 
 
 class RestoreFailed(ClientError):
-    """The topic that was written back is not what the backup holds; it exists, and must not be used."""
+    """The restored topic differs from the backup. The topic exists, and must not be used."""
 
 
 def refuse_unless_empty(admin: Admin, manifest: Manifest, name: str) -> bool:
-    """Whether the topic is there already, empty.
+    """True if the topic exists and is empty; False if it does not exist.
 
     Raises:
-        BackupRefused: it holds or held records, or has another number of partitions.
+        BackupRefused: the topic has or had records, or has another number of partitions.
     """
     try:
         [told] = admin.describe_topics([name])
@@ -70,7 +70,7 @@ def refuse_unless_empty(admin: Admin, manifest: Manifest, name: str) -> bool:
 def prepare(
     admin: Admin, manifest: Manifest, name: str, *, replication: int | None, largest_bytes: int, dry_run: bool
 ) -> None:
-    """Create the topic, or give an empty one the settings of the backup, so that every batch will be taken.
+    """Create the topic, or change the settings of an empty one, so that it accepts every batch of the backup.
 
     Raises:
         BackupRefused: see `refuse_unless_empty`.
@@ -100,11 +100,11 @@ def write_back(
     settings: Mapping[str, object],
     sent: Callable[[int], None],
 ) -> None:
-    """Send every batch. `sent` is told of each batch's bytes.
+    """Send every batch. `sent` is called with the size of each batch in bytes.
 
     Raises:
-        RestoreFailed: a record got another offset than it had: somebody else writes into the topic.
-        StrandlineError: what the cluster refused.
+        RestoreFailed: a record got a different offset, because another producer writes to the topic.
+        StrandlineError: the cluster refused a batch.
     """
 
     async def send_all() -> None:
@@ -131,7 +131,7 @@ def write_back(
 
 
 class _Way:
-    """The way back of one partition."""
+    """Restore of one partition."""
 
     def __init__(self, sender: BatchSender, place: TopicPartition, copy: PartitionCopy) -> None:
         self.copy = copy
@@ -141,7 +141,7 @@ class _Way:
         self._failure: StrandlineError | None = None
 
     async def send_all(self, batches: Iterator[tuple[BatchHeader, bytes]], sent: Callable[[int], None]) -> None:
-        """Queue the filler, then every batch. Raises what has failed by then."""
+        """Queue the filler, then every batch. Raises the error of a batch that has failed by then."""
         while self._offset < self.copy.first_offset:
             count = min(FILLER_RECORDS, self.copy.first_offset - self._offset)
             await self._send(filler(count), count)
@@ -161,21 +161,21 @@ class _Way:
         error = future.exception()
         if isinstance(error, StrandlineError):
             self._failure = error
-        elif error is None and future.result().offset not in (expected, -1):  # -1: it has it, and does not say where
+        elif error is None and future.result().offset not in (expected, -1):  # -1: stored, but no offset given
             self._failure = RestoreFailed(
                 f"{self._place}: the record of offset {expected} got {future.result().offset}: somebody else is "
                 f"writing into {self._place.topic}"
             )
 
     def raise_if_failed(self) -> None:
-        """Raise what the first batch that failed has failed with."""
+        """Raise the error of the first batch that failed, if any."""
         if self._failure is not None:
             raise self._failure
 
 
 @lru_cache(maxsize=2)
 def filler(count: int) -> bytes:
-    """A batch of so many records with nothing in them, of the year 1970."""
+    """A batch of `count` empty records with timestamp 0."""
     builder = RecordBatchBuilder(Codec.GZIP)
     for _ in range(count):
         builder.append(0, None, None)
@@ -183,7 +183,8 @@ def filler(count: int) -> bytes:
 
 
 def cut_starts(admin: Admin, manifest: Manifest, name: str) -> None:
-    """Delete what the backed-up logs did not have any more: the filler, and what their first batches held before."""
+    """Delete the records below each log start of the backup: the filler, and the start of a first batch whose records
+    had partly been deleted."""
     starts = {TopicPartition(name, part.partition): part.log_start for part in manifest.partitions if part.log_start}
     if starts:
         admin.delete_records(starts)
@@ -192,10 +193,10 @@ def cut_starts(admin: Admin, manifest: Manifest, name: str) -> None:
 def compare(
     admin: Admin, reader: RangeReader, directory: Path, manifest: Manifest, name: str, *, read: Callable[[int], None]
 ) -> None:
-    """Read the topic back and compare it with the backup, batch by batch: offsets, times, attributes and bytes.
+    """Read the topic and compare it with the backup, batch by batch: offsets, timestamps, attributes and bytes.
 
     Raises:
-        RestoreFailed: the first difference.
+        RestoreFailed: names the first difference.
     """
     places = {TopicPartition(name, part.partition): part for part in manifest.partitions}
     first = admin.list_offsets(dict.fromkeys(places, EARLIEST))
@@ -218,7 +219,7 @@ def compare(
 def _first_difference(
     there: Iterator[RawBatch], kept: Iterator[tuple[BatchHeader, bytes]], read: Callable[[int], None]
 ) -> int | None:
-    """The offset of the first batch that the other side does not have so."""
+    """Offset of the first batch that differs; None if none does."""
     for back, ours in zip_longest(there, kept):
         if ours is None:
             return back.base_offset
@@ -230,12 +231,12 @@ def _first_difference(
 
 
 def _essence(batch: bytes | memoryview) -> bytearray:
-    """A batch without what its producer and its leader have put to it."""
+    """Bytes of a batch without the fields that a producer and a leader set."""
     return with_producer(batch, -1, -1, -1)
 
 
 def finish_settings(admin: Admin, manifest: Manifest, name: str) -> None:
-    """Put the settings in place that were others meanwhile."""
+    """Give the topic the backup's values of the settings that were changed during the restore."""
     changes = [
         ConfigChange(key, manifest.configs[key]) if key in manifest.configs else ConfigChange(key, None, "delete")
         for key in (*MEANWHILE, MAX_MESSAGE_BYTES)

@@ -1,4 +1,4 @@
-"""Backup of a topic of a cluster into a directory."""
+"""Backup of one topic into a directory."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from strandline.tools.backup.files import (
 
 SEGMENT_BYTES = 1 << 30
 TOPICS_OWN = "DYNAMIC_TOPIC_CONFIG"
-"""The source of a setting that somebody has given to this very topic."""
+"""Source, as DescribeConfigs reports it, of a setting that was set on the topic itself."""
 
 _WHY = "records written again would get other offsets, and this backup promises equal ones"
 
 
 def survey(admin: Admin, topic: str, taken_ms: int) -> Manifest:
-    """Manifest of a backup taken now, without segments.
+    """Plan a backup: the manifest of the topic as it is now, with offset ranges but without segments.
 
     Raises:
-        UnknownTopic, KafkaError: LEADER_NOT_AVAILABLE among them.
-        BackupRefused: the topic is the cluster's own.
+        UnknownTopic
+        KafkaError: e.g. LEADER_NOT_AVAILABLE.
+        BackupRefused: the topic is internal to the cluster.
     """
     [told] = admin.describe_topics([topic])
     if told.is_internal:
@@ -62,14 +63,15 @@ def take(
     segment_bytes: int = SEGMENT_BYTES,
     copied: Callable[[int], None],
 ) -> Manifest:
-    """Copy what was planned. The directory appears when everything is in it and synced, or not at all.
+    """Copy the planned offset ranges. The directory appears once it is complete and synced, or not at all.
 
     Args:
-        copied: told of each batch's bytes.
+        segment_bytes: size at which a new segment is begun.
+        copied: called with the size of each batch in bytes.
 
     Raises:
-        BackupRefused: the directory is there and not empty, or offsets are missing in the log: see `_check`.
-        OffsetOutOfRange: the log's start moved beyond what was still to be copied.
+        BackupRefused: the directory exists and is not empty, or offsets are missing in the log: see `_check`.
+        OffsetOutOfRange: records were deleted before they were copied.
         TopicReplaced, KafkaError, ClientTimeout, OSError.
     """
     refuse_unless_free(directory)
@@ -95,7 +97,7 @@ def take(
 
 
 def refuse_unless_free(directory: Path) -> None:
-    """Raises BackupRefused unless there is nothing under that name, or an empty directory."""
+    """Check that `directory` does not exist, or is empty. Raises BackupRefused."""
     if directory.exists() and (not directory.is_dir() or any(os.scandir(directory))):
         raise BackupRefused(f"{directory} is there already and not empty: a backup overwrites nothing")
 
@@ -114,11 +116,11 @@ def _copy(
 
 
 def _check(where: str, batch: RawBatch, offset: int, first: bool) -> None:
-    """Whether a batch follows on `offset` and can be produced again so that each record gets the offset it has.
+    """Check that a batch begins at `offset`, and that producing it again gives each record the same offset.
 
     Raises:
-        BackupRefused: offsets are missing (a compacted log, or markers of transactions), or the batch is a part of a
-            transaction: whether its records count is told by a marker elsewhere.
+        BackupRefused: offsets are missing (a compacted log, or markers of transactions), or the batch belongs to a
+            transaction, whose marker elsewhere in the log decides whether its records are valid.
     """
     header = batch.header
     if header.is_transactional:

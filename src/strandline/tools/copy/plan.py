@@ -20,8 +20,8 @@ VERSION = 1
 FIRST_ROUND_OFFSETS = 20_000
 ROUND_OFFSETS_MAX = 1_000_000
 ROUND_BYTES = 128 << 20
-"""Bytes that a round reads, about: it is read again, and compared, after an interruption. Between two rounds everything
-is acknowledged and a commit is waited for: a small part of the time that it takes to copy so much."""
+"""Approximate bytes that a round reads. An interrupted round is read again and compared. Between two rounds all records
+are acknowledged and a commit is made, which takes little time compared with a round."""
 
 
 @dataclass(frozen=True, slots=True)

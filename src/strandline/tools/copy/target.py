@@ -46,7 +46,7 @@ class Target(NamedTuple):
     topic_id: str
     partitions: int
     batch_bytes: int
-    """A batch is closed once it has so many."""
+    """Bytes at which a batch is closed."""
     memory_bytes: int
     """The most that one batch of the copy takes."""
 

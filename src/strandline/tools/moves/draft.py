@@ -56,7 +56,7 @@ class Draft:
         return [one for one in brokers if one.takes and one.node_id not in self.off]
 
     def zone(self, node: int) -> object:
-        """What fails with this broker."""
+        """Rack of a broker, or the broker itself: brokers of one zone may fail together."""
         broker = self.cluster.brokers.get(node)
         return ("broker", node) if broker is None else broker.zone
 
@@ -91,7 +91,7 @@ class Draft:
         return min(found)[1] if found else None
 
     def burden(self, node: int) -> tuple[int, int]:
-        """What a broker has, what is spread evenly first."""
+        """Load of a broker, as (what is balanced first, what is balanced next)."""
         count, size = len(self.on[node]), self.bytes[node]
         return (size, count) if self.by == "bytes" else (count, size)
 
@@ -132,7 +132,7 @@ class Draft:
         self._say(index, why)
 
     def leave(self, index: int, why: str) -> None:
-        """What was asked for this partition cannot be."""
+        """Note that the request for this partition cannot be met, and why."""
         self.left.append(Left(self.cluster.partitions[index].tp, why))
 
     def _give(self, index: int, node: int) -> None:
@@ -150,7 +150,7 @@ class Draft:
         self._why.setdefault(index, {})[why] = None
 
     def plan(self) -> Plan:
-        """What differs from the cluster, the smallest first."""
+        """The differences from the cluster as moves, the smallest first."""
         moves = []
         waiting: dict[int, list[TopicPartition]] = {}
         cancelled = {left.tp for left in self.cancel}

@@ -39,7 +39,7 @@ class Broker:
 
     @property
     def zone(self) -> object:
-        """What fails together: its rack, or itself alone."""
+        """Rack of the broker, or the broker itself: brokers of one zone may fail together."""
         return ("broker", self.node_id) if self.rack is None else ("rack", self.rack)
 
     @property
@@ -177,7 +177,7 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """What is copied over the network."""
+        """Bytes to copy over the network."""
         return sum(move.bytes for move in self.moves)
 
     def received(self) -> dict[int, int]:
@@ -189,7 +189,7 @@ class Plan:
         return into
 
     def estimate_s(self, bytes_per_second: float) -> float:
-        """Seconds that it takes if each broker takes and sends so many bytes."""
+        """Estimated seconds, if each broker receives and sends `bytes_per_second`."""
         sent: dict[int, int] = {}
         for move in self.moves:
             for node in move.sources[:1]:

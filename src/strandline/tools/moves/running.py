@@ -15,7 +15,7 @@ from strandline.tools.moves.survey import survey
 from strandline.tools.moves.throttle import Throttle, rates
 
 DEAD_MS = 60_000
-"""A move to a broker that has been down for so long is cancelled."""
+"""Milliseconds of a broker's outage after which moves to it are cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Running:
                 self._left.append(Left(tp, f"its move was cancelled or replaced meanwhile: it has {now}"))
 
     def _give_up(self, cluster: Cluster) -> None:
-        """What goes to a broker that stays down is cancelled, or not begun."""
+        """Cancel, or do not begin, moves to a broker that stays down."""
         now_ms = self._clock.monotonic_ms()
         down = {node for node in self._targets() if not _alive(cluster, node)}
         self._down_since_ms = {node: self._down_since_ms.get(node, now_ms) for node in down}

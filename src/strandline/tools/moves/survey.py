@@ -80,7 +80,8 @@ def _broker(admin: Admin, node: NodeInfo, disks: list[LogDirDescription]) -> Bro
 
 
 def is_cordoned(admin: Admin, node_id: int) -> bool:
-    """What a broker that is alive says of itself; False where it does not answer, or has no such setting."""
+    """True if a broker reports that its directories are cordoned; False if it does not answer, or has no such
+    setting."""
     resource = ConfigResource("broker", str(node_id))
     try:
         entries = admin.describe_configs([resource])[resource]

@@ -16,7 +16,7 @@ from strandline.chaos.live.clients.options import FINAL_S, FLUSH_S, SWEEP_S, Cli
 from strandline.chaos.live.target import pause
 
 DECIDE_MS = 60_000
-"""Milliseconds for which a record is tried; beyond, nobody knows."""
+"""Milliseconds for which a record is retried. After that it is unknown whether it was stored."""
 
 
 def login_settings(options: ClientOptions) -> dict[str, str]:

@@ -35,7 +35,8 @@ WRITERS, PIPELINES = 2, 2
 GROUP = "chaos-pipelines"
 
 TIMEOUT_MS = 10_000
-"""transaction.timeout.ms: what a producer leaves open holds up readers for about so long."""
+"""transaction.timeout.ms. A transaction that a killed producer leaves open blocks read_committed consumers for about
+this long."""
 
 CALL_S = 15.0
 """Seconds of one call; one that is over is repeated, as librdkafka asks for it."""
@@ -312,7 +313,7 @@ class TransactionalClient(ForeignClient):
         return 1
 
     def _end_of(self, consumer: Any, where: Partition) -> int:
-        """High watermark of a partition; above all offsets where nobody says it."""
+        """High watermark of a partition; an offset above all others if no broker reports it."""
         try:
             _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(*where), timeout=5)
         except KafkaException as error:

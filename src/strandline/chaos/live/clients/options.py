@@ -32,7 +32,7 @@ TRANSACTIONAL_TOPICS = {ORDERS: 3, BILLS: 3}
 """Topics of librdkafka's transactions, and their partitions: what writers write, and what pipelines make of it."""
 
 COPIED_TOPICS = {ORIGINALS: 1, COPIES: 1}
-"""Topics of Apache Kafka's copier: what it reads, and what it writes in transactions."""
+"""Number of partitions of the topics of Apache Kafka's copier: its input, and its transactional output."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ClientOptions:
 
 
 def partitions_of(topics: Mapping[str, int]) -> list[Partition]:
-    """Every partition of topics that have so many."""
+    """Every partition of these topics; `topics`: name -> number of partitions."""
     return [Partition(topic, number) for topic, count in topics.items() for number in range(count)]
 
 

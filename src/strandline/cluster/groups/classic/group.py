@@ -150,7 +150,7 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """True if nobody is waited for."""
+        """True if no member is being waited for."""
         return self.joined == len(self.members) and not self.pending
 
     @property
@@ -160,7 +160,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Members, and those that were given an id to join with."""
+        """Number of members, including those that got an id but have not joined yet."""
         return len(self.members) + len(self.pending)
 
     # Members
@@ -324,7 +324,8 @@ class Group:
     # Records
 
     def value(self, assignments: Mapping[str, bytes] | None = None) -> GroupValue:
-        """The record of this generation; `assignments` by member id, None for those that the members have."""
+        """Record of this generation. `assignments`: member id -> assignment, or None to use the members' current
+        ones."""
         protocol = self.protocol_name or ""
         return GroupValue(
             protocol_type=self.protocol_type or "",
@@ -349,7 +350,7 @@ class Group:
 
     @classmethod
     def from_value(cls, group_id: str, value: GroupValue) -> Group:
-        """A group as its last record has it: stable, or empty."""
+        """Group from its last record: stable, or empty."""
         group = cls(group_id, generation=value.generation, stored=True)
         group.protocol_type = value.protocol_type or None
         for member in value.members:

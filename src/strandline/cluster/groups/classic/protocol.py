@@ -217,7 +217,7 @@ class ClassicProtocol:
                 self._rebalancing.store_assignment(group, known)
 
     def _members_group(self, group_id: str) -> Group:
-        """Raises KafkaError UNKNOWN_MEMBER_ID: there is nobody in it."""
+        """The group of a request by a member. Raises KafkaError UNKNOWN_MEMBER_ID if the group has no members."""
         group = self._context.groups.get(group_id)
         if group is None or group.is_empty:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)

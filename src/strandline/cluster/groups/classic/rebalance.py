@@ -103,8 +103,7 @@ class Rebalancing:
             self.complete_if_joined(group, now)
 
     def end(self, group: Group) -> None:
-        """End a group that is none of this protocol any more. Members that wait for an answer join the group as it
-        is now."""
+        """End a group that leaves this protocol. Members that wait for an answer join its successor."""
         for member in group.members.values():
             to = group.stop_joining(member)
             self._context.out.reply(to, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
@@ -117,14 +116,14 @@ class Rebalancing:
     # Preparing
 
     def member_joined(self, group: Group, now: Now) -> None:
-        """Begin a rebalance, or see whether the one under way has everybody."""
+        """Begin a rebalance, or check whether the current one now has every member."""
         if group.state is GroupState.PREPARING_REBALANCE:
             self.complete_if_not_initial(group, now)
         else:
             self.prepare(group, GroupEvent.MEMBER_JOINED, now)
 
     def prepare(self, group: Group, event: GroupEvent, now: Now) -> None:
-        """Make every member join anew: those that wait for an assignment learn it at once, others by heartbeat."""
+        """Make every member join again. Those that wait for an assignment are told at once, others by heartbeat."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.give_up_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
         group.pending_sync.clear()
@@ -171,13 +170,13 @@ class Rebalancing:
         self._context.timers.set(join_key(group_id), now.monotonic_ms + group.rebalance_timeout_ms, late)
 
     def complete_if_not_initial(self, group: Group, now: Now) -> None:
-        """Complete the join phase if everybody has joined, but for an empty group's first rebalance, which has a
-        time of its own."""
+        """Complete the join phase if all members have joined, except in the first rebalance of an empty group, which
+        has a fixed duration."""
         if group.before is not GroupState.EMPTY:
             self.complete_if_joined(group, now)
 
     def complete_if_joined(self, group: Group, now: Now) -> None:
-        """Complete the join phase if everybody that is waited for has joined."""
+        """Complete the join phase if all expected members have joined."""
         if group.state is GroupState.PREPARING_REBALANCE and group.all_joined:
             self.complete_join(group, now)
 

@@ -31,7 +31,8 @@ class Subscriber(NamedTuple):
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[str, TopicShape]], dict[str, Assignment]]
-"""(members, topics) -> assignment by member id; every member is in it, every partition that somebody reads once."""
+"""Function (members, topics) -> assignment by member id. It contains every member, and every subscribed partition
+once."""
 
 
 def assign_uniform(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> dict[str, Assignment]:
@@ -71,7 +72,7 @@ def _kept(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> di
 def _free(
     members: Sequence[Subscriber], topics: Mapping[str, TopicShape], owned: Mapping[str, Mapping[Partition, None]]
 ) -> list[tuple[str, Partition]]:
-    """(topic, partition) that nobody has and somebody reads."""
+    """(topic, partition) of each subscribed partition without an owner."""
     taken = {partition for mine in owned.values() for partition in mine}
     read = {topic for member in members for topic in member.topics}
     return [

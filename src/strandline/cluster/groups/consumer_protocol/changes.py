@@ -58,7 +58,8 @@ class MemberChanges:
             )
 
     def replace_static(self, draft: Draft, holder: str, member_id: str) -> None:
-        """Replace a static member that is back under another id: it has what it had, and nobody else is moved."""
+        """Replace a static member that has come back with another member id. It keeps its partitions, and no other
+        member changes."""
         group = draft.group
         draft.put_member(member_id, group.members[holder])
         draft.put_target(member_id, group.targets.get(holder, {}))
@@ -103,8 +104,8 @@ class MemberChanges:
         self._context.counters.rebalances += 1
 
     def _assign(self, draft: Draft) -> None:
-        """Make a target for the newest epoch. It is made when somebody asks, so that many that leave at once cost
-        one."""
+        """Compute the target assignment for the newest epoch. It is computed when it is needed, so that many members
+        that leave at once cost one computation."""
         members = draft.members()
         subscribers = [
             Subscriber(
@@ -121,7 +122,7 @@ class MemberChanges:
         draft.target_epoch = draft.epoch
 
     def assignor(self, members: Iterable[MemberInfo]) -> str:
-        """The one that most members would like; the first that is configured where nobody cares."""
+        """The assignor that most members prefer; the first configured one if no member has a preference."""
         votes: dict[str, int] = {}
         for member in members:
             if member.assignor is not None:
@@ -130,7 +131,7 @@ class MemberChanges:
         return max(served, key=lambda name: (votes.get(name, 0), -served.index(name)))
 
     def go_away(self, group: ConsumerGroup, member_id: str, to: object, answer: object) -> None:
-        """Let a static member leave for a moment: what it had waits for it."""
+        """Let a static member leave for a short time. Its partitions are kept for it."""
         draft = Draft(group)
         current = group.now(member_id)
         draft.put_current(member_id, current._replace(epoch=AWAY, state=MemberState.STABLE, revoking={}))
@@ -206,7 +207,7 @@ class MemberChanges:
             self.remove(self._context.consumer_groups[group_id], member_ids, None, None)
 
     def loaded(self, now: Now) -> None:
-        """Give everybody a whole session after a load, and all the time to give partitions back."""
+        """After a load, start the session of each member anew, and its time to give up partitions."""
         for group in list(self._context.consumer_groups.values()):
             for member_id in group.members:
                 self._begin_deadlines(group, member_id, now)

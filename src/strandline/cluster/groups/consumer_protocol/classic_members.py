@@ -148,7 +148,8 @@ class ClassicMembers:
     def _member(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[MemberInfo, Current]:
-        """Raises KafkaError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION."""
+        """Find a classic member, and check its id and generation. Raises KafkaError UNKNOWN_MEMBER_ID,
+        FENCED_INSTANCE_ID or ILLEGAL_GENERATION."""
         info = group.check_member(member_id, instance_id)
         if info.classic is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id!r} has the consumer protocol")
@@ -159,7 +160,7 @@ class ClassicMembers:
 
 
 def _all_free(draft: Draft, member_id: str, current: Current) -> bool:
-    """True if nobody has any more what it waits for."""
+    """True if all partitions that the member waits for are free."""
     having = pairs(current.assigned)
     return not any(one not in having and draft.is_taken(one, member_id) for one in pairs(draft.target(member_id)))
 
@@ -177,7 +178,7 @@ def _subscription(group: ConsumerGroup, command: JoinGroup) -> Subscription:
 
 
 def _info(known: MemberInfo | None, command: JoinGroup, subscription: Subscription) -> MemberInfo:
-    """Values of the member: what it says now, over what was known of it."""
+    """Values of the member: those of this request, else the known ones."""
     instance_id, rack, assignor = (
         (None, None, None) if known is None else (known.instance_id, known.rack, known.assignor)
     )

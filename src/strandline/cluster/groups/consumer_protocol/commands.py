@@ -1,4 +1,4 @@
-"""Commands of groups of the consumer protocol, and their answers. Errors come as KafkaError."""
+"""Commands to groups of the consumer protocol (KIP-848), and their answers. Errors are raised as KafkaError."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from strandline.proto.kafka.consumer_group_records import Assignment
 
 
 class ConsumerHeartbeat(NamedTuple):
-    """A member joins (epoch 0), lives, or leaves (-1; a static one that will be back: -2). None: as before.
+    """Heartbeat of a member. A field of None has not changed since the last heartbeat. Answered with ConsumerAnswer.
 
     Attributes:
-        member_id: the client's own; "" to be given one (version 0 of the request alone).
-        rebalance_timeout_ms: -1 as before.
-        topics: subscribed names.
-        regex: pattern of further ones, "" for none any more.
-        owned: the partitions that it has at this moment.
+        member_id: id chosen by the client; "" to get one (only in version 0 of the request).
+        epoch: member epoch; 0 to join, -1 to leave, -2 if a static member leaves for a short time.
+        rebalance_timeout_ms: milliseconds to give up revoked partitions; -1 if unchanged.
+        topics: names of subscribed topics.
+        regex: pattern of further subscribed topics; "" ends its subscription.
+        owned: partitions that the member reads at this moment.
     """
 
     group_id: str
@@ -33,7 +34,7 @@ class ConsumerHeartbeat(NamedTuple):
 
 
 class ConsumerAnswer(NamedTuple):
-    """`assigned` None: as in the answer before."""
+    """Answer to ConsumerHeartbeat. `assigned` is None if the assignment has not changed since the last answer."""
 
     member_id: str
     epoch: int
@@ -42,13 +43,14 @@ class ConsumerAnswer(NamedTuple):
 
 
 class DescribeConsumerGroup(NamedTuple):
-    """Answered with a `ConsumerGroupDescription`; GROUP_ID_NOT_FOUND, for classic groups too."""
+    """Describe a group. Answered with `ConsumerGroupDescription`. Error: GROUP_ID_NOT_FOUND, also for a classic one."""
 
     group_id: str
 
 
 class DescribedConsumer(NamedTuple):
-    """`assigned` is what it may read, `target` what it shall have; `classic`: it has the classic protocol."""
+    """Description of one member. `assigned`: partitions that it may read now; `target`: partitions that it will have
+    after the rebalance; `classic`: True if it uses the classic protocol."""
 
     member_id: str
     instance_id: str | None
@@ -73,4 +75,4 @@ class ConsumerGroupDescription(NamedTuple):
 
 
 class TopicsChanged(NamedTuple):
-    """Topics came, went, or have more partitions. Answered with None."""
+    """Report that topics were created or deleted, or got more partitions. Answered with None."""

@@ -1,4 +1,4 @@
-"""A group of the consumer protocol: what its records say, and drafts of what they shall say."""
+"""State of a group of the consumer protocol, as its records define it, and drafts of changes."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ AWAY = -2
 
 
 class ConsumerGroupState(Enum):
-    """States of a group, with Kafka's words.
+    """States of a group, with Kafka's names.
 
-    EMPTY: no members. ASSIGNING: the target is not made for the newest epoch yet. RECONCILING: somebody has not come
-    to the target. STABLE: everybody has.
+    EMPTY: no members. ASSIGNING: the target assignment for the newest epoch is not computed yet. RECONCILING: at least
+    one member does not have its target assignment yet. STABLE: all members have it.
     """
 
     EMPTY = "Empty"
@@ -53,10 +53,10 @@ class ConsumerGroupState(Enum):
 
 @dataclass(slots=True, eq=False)
 class ConsumerGroup:
-    """Changes by `put` alone, which replays what stands in the log.
+    """State of a group. It is changed only by `put`, which replays a record of the log.
 
     Invariants:
-    - no partition is in `assigned` or `revoking` of two members: `owners` says whose it is;
+    - no partition is in `assigned` or `revoking` of two members: `owners` gives its owner;
     - `target_epoch` <= `epoch`, and no member's epoch is above `target_epoch`;
     - each member with a `current` has a `members` entry once a batch is replayed whole;
     - `classic` are those of the `members` that have the classic protocol.
@@ -105,7 +105,8 @@ class ConsumerGroup:
     # Checks of members
 
     def check_member(self, member_id: str, instance_id: str | None = None) -> MemberInfo:
-        """Raises KafkaError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID when the instance id is another member's."""
+        """Check that the member exists. Raises KafkaError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance id
+        belongs to another member."""
         if instance_id is not None:
             holder = self.instances.get(instance_id)
             if holder is None:
@@ -118,8 +119,8 @@ class ConsumerGroup:
         return member
 
     def check_epoch(self, member_id: str, epoch: int) -> None:
-        """Check, before offsets are committed or fetched, that the member is at this very epoch. Raises KafkaError
-        UNKNOWN_MEMBER_ID; STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION, as members of its protocol know it."""
+        """Check, before offsets are committed or fetched, that the member has exactly this epoch. Raises KafkaError
+        UNKNOWN_MEMBER_ID, or STALE_MEMBER_EPOCH (for a classic member ILLEGAL_GENERATION)."""
         self.check_member(member_id)
         known = self.now(member_id).epoch
         if epoch != known:
@@ -127,22 +128,22 @@ class ConsumerGroup:
             raise KafkaError(code, f"the member is at epoch {known}, not {epoch}")
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """True if a classic member with these assignors can take part: there is one that all classic members have,
-        for the day when they are among themselves again."""
+        """True if a classic member with these assignors can join: all classic members must share one, in case that only
+        classic members remain one day."""
         if protocol_type != CONSUMER_PROTOCOL:
             return False
         return any(self._supporters[name] == len(self.classic) for name, _ in protocols)
 
     @property
     def is_classic(self) -> bool:
-        """True if there are members, all of them of the classic protocol, with an assignor that all of them have."""
+        """True if there are members, and all of them use the classic protocol and share an assignor."""
         count = len(self.classic)
         return 0 < count == len(self.members) and count in self._supporters.values()
 
     # Replay
 
     def put(self, key: ConsumerGroupKey, raw: bytes | None) -> None:
-        """Replay a record of the log, but for the tombstone that ends the group. Raises ProtocolError."""
+        """Replay a record of the log, except the tombstone that ends the group. Raises ProtocolError."""
         match key.kind:
             case Kind.GROUP if raw is not None:
                 self.epoch = GROUP_EPOCH.read(raw).epoch
@@ -191,7 +192,7 @@ class ConsumerGroup:
     # Records
 
     def tombstones(self) -> Iterator[Record]:
-        """The group's end."""
+        """Tombstones of all records of the group, which delete it."""
         for of_members, known in ((CURRENT, self.current), (TARGET, self.targets), (MEMBER, self.members)):
             for member_id in known:
                 yield of_members.record(OfMember(self.group_id, member_id), None)
@@ -205,8 +206,7 @@ def _held(current: Current) -> Iterator[Partition]:
 
 
 class Draft:
-    """Changes to a group, not yet made: only what differs, and the records that make it so. The group itself stays
-    untouched."""
+    """Planned changes of a group, and the records that make them. The group itself is not changed."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
@@ -223,7 +223,7 @@ class Draft:
         return self._members[member_id] if member_id in self._members else self.group.members.get(member_id)
 
     def members(self) -> dict[str, MemberInfo]:
-        """All of them."""
+        """All members, by member id."""
         merged = {**self.group.members, **self._members}
         return {member_id: member for member_id, member in merged.items() if member is not None}
 
@@ -236,7 +236,7 @@ class Draft:
         return Current() if found is None else found
 
     def is_taken(self, partition: Partition, member_id: str) -> bool:
-        """True if another member has it."""
+        """True if another member has the partition."""
         owner = self.group.owners.get(partition)
         if owner is None or owner == member_id:  # rule C9/partition-given-twice
             return False
@@ -254,11 +254,11 @@ class Draft:
         self._current[member_id] = current
 
     def remove(self, member_id: str) -> None:
-        """Remove a member with all that it has."""
+        """Remove a member with its assignments."""
         self._members[member_id] = self._targets[member_id] = self._current[member_id] = None
 
     def records(self) -> Iterator[Record]:
-        """Records that change anything; what is gone goes first, so that its partitions are free."""
+        """Records of the changes. Removals come first, so that their partitions are free for the other members."""
         group, group_id = self.group, self.group.group_id
         changed = (
             (CURRENT, self._current, group.current),

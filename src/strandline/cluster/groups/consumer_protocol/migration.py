@@ -1,16 +1,17 @@
-"""Migration of a group from the classic to the consumer protocol and back, while members go on reading (KIP-848,
+"""Migration of a group from the classic to the consumer protocol and back, while its members continue to read (KIP-848,
 "Online migration").
 
-    up    the first member of the consumer protocol joins a group of classic ones: these are members of the new group,
-          at its epoch, which is the generation that they know, with what they were assigned
-    down  the last member of the consumer protocol is gone and classic ones remain: they have the generation that they
-          know, and have to join anew, for what the other one had is nobody's
+    up    The first member of the consumer protocol joins a group of classic members. These become members of the new
+          group with their assignments. The group's epoch is the generation that they know.
+    down  The last member of the consumer protocol has left, and classic members remain. They keep the generation that
+          they know, and must join again, because the partitions of the other member have no reader.
 
-Each is one write, so a failover finds the group before it or behind it. A record of a classic group that has members
-and no leader says that it has come down, and was not rebalanced since: the coordinator that loads it goes on with that.
+Each direction is one write, so that after a failover the group is in the state before it or after it. A record of a
+classic group with members but without a leader means that the group came down and was not rebalanced since. The
+coordinator that loads it then rebalances it.
 
-Classic members keep their subscriptions and assignments in their own bytes. Kafka's ConsumerProtocol names topics where
-this protocol has ids: a topic that does not exist (any more) is left out.
+Classic members encode their subscriptions and assignments themselves (Kafka's ConsumerProtocol), with topic names where
+the consumer protocol has topic ids. Topics that do not exist are left out.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ from strandline.proto.kafka.keyed_record import Record
 
 
 def subscription_of(protocols: tuple[tuple[str, bytes], ...]) -> Subscription:
-    """Subscription and owned partitions of a member, by its favourite assignor; the others say the same. Raises
-    ProtocolError."""
+    """Subscription and owned partitions of a classic member, from the metadata for its first assignor, which has the
+    same content for all assignors. Raises ProtocolError."""
     return decode_subscription(protocols[0][1])
 
 
 def assignment_of(raw: bytes, image: MetadataImage) -> Assignment:
-    """Assignment by a leader, parsed. Raises ProtocolError."""
+    """Parse a classic assignment, as the group's leader encoded it. Raises ProtocolError."""
     return by_id(decode_assignment(raw), image)
 
 
 def by_id(partitions: Iterable[TopicPartition], image: MetadataImage) -> Assignment:
-    """Assignment of those partitions that exist, by topic id."""
+    """Partitions by topic id, without those whose topic does not exist."""
     found: list[tuple[TopicId, int]] = []
     for name, number in partitions:
         topic = image.topics.get(name)
@@ -70,7 +71,7 @@ def by_id(partitions: Iterable[TopicPartition], image: MetadataImage) -> Assignm
 
 
 def assignment_bytes(assignment: Mapping[TopicId, tuple[int, ...]], image: MetadataImage) -> bytes:
-    """The assignment that answers a SyncGroup of a member of the classic protocol."""
+    """Encode an assignment for the SyncGroup response to a classic member."""
     return encode_assignment(
         [
             TopicPartition(image.topic_by_id[topic_id].name, number)
@@ -82,7 +83,7 @@ def assignment_bytes(assignment: Mapping[TopicId, tuple[int, ...]], image: Metad
 
 
 class Migration:
-    """Makes one kind of group from the other."""
+    """Converts groups between the classic and the consumer protocol."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class Migration:
     # Up
 
     def check_up(self, classic: Group) -> None:
-        """Raises KafkaError GROUP_ID_NOT_FOUND for a group that may not move."""
+        """Check that a classic group may migrate. Raises KafkaError GROUP_ID_NOT_FOUND if it may not."""
         config = self._context.config
         if not config.consumer_migration_policy.up:
             _refuse(classic, "may not move to the consumer protocol (group.consumer.migration.policy)")
@@ -109,8 +110,8 @@ class Migration:
             _refuse(classic, f"has {len(classic.members)} members, too many for the consumer protocol")
 
     def up(self, classic: Group) -> tuple[tuple[Record, ...], ConsumerGroup]:
-        """Records of the change, and the group that it makes. Nothing is changed yet. Raises KafkaError
-        GROUP_ID_NOT_FOUND when a member's bytes do not parse."""
+        """Make the records of the migration, and the new group, without applying them. Raises KafkaError
+        GROUP_ID_NOT_FOUND if a member's subscription or assignment does not parse."""
         try:
             return self._up(classic)
         except ProtocolError as error:
@@ -119,7 +120,7 @@ class Migration:
     def _up(self, classic: Group) -> tuple[tuple[Record, ...], ConsumerGroup]:
         draft = Draft(ConsumerGroup(classic.group_id))
         draft.epoch = draft.target_epoch = classic.generation
-        # A member that has got no generation yet joins again.
+        # A member that has not got its first generation yet must join again.
         members = [member for member in classic.members.values() if not member.is_new]
         for member_id, held in self._held(members).items():
             draft.put_target(member_id, held)
@@ -136,9 +137,8 @@ class Migration:
         return (group_record(classic.group_id, None), *records), group
 
     def _held(self, members: Sequence[Member]) -> dict[str, Assignment]:
-        """Partitions that each member may be reading: what it was assigned, and what it said it owned when it
-        joined, for it may not have heard yet that it shall give that back (KIP-429). Nothing is two members'. Raises
-        ProtocolError."""
+        """Partitions that each member may be reading: its assignment, and those that it owned when it joined, as it may
+        not know yet that it must give them up (KIP-429). No partition has two readers. Raises ProtocolError."""
         image = self._image()
         owners: dict[Partition, str] = {}
         for member in members:
@@ -156,7 +156,7 @@ class Migration:
     # Down
 
     def down(self, group_id: str, now: Now) -> None:
-        """Give the group back to the classic protocol, if nobody but classic members is left in it."""
+        """Return the group to the classic protocol, if only classic members are left in it."""
         group = self._context.consumer_groups.get(group_id)
         if group is None or not self._may_go_down(group):
             return
@@ -174,8 +174,9 @@ class Migration:
         return group.is_classic and len(group.members) <= config.max_size and config.consumer_migration_policy.down
 
     def _down(self, group: ConsumerGroup, now: Now) -> GroupValue:
-        """Classic group at the epoch of the target: no member is beyond it, and a member at it learns by its
-        heartbeat to join anew. Each has what it has not given back, so that nobody is given that before."""
+        """Classic group with the epoch of the target assignment as its generation. No member has a higher epoch, and
+        each learns by its heartbeat that it must join again. Members keep the partitions that they have not given up
+        yet, so that these are not assigned to another one too early."""
         image = self._image()
         # rule C9/group-comes-down-ahead-of-its-members
         classic = Group(group.group_id, generation=group.target_epoch, state_ms=now.wall_ms)
@@ -199,8 +200,8 @@ class Migration:
         return classic.value()._replace(leader=None)
 
     def take_up(self, classic: Group, now: Now) -> None:
-        """A classic group as the log has it: everybody has a whole session. One that came down is rebalanced, and one
-        that is larger than `group.max.size` by now, so that members that do not fit are refused."""
+        """Start a classic group that was loaded from the log: each member's session begins anew. A group that came down
+        is rebalanced. So is one with more members than `group.max.size` now allows, so that the surplus is refused."""
         for member in classic.members.values():
             self._rebalancing.renew_session(classic, member, now)
         too_many = len(classic.members) > self._context.config.max_size
@@ -214,7 +215,7 @@ def _refuse(classic: Group, reason: str) -> NoReturn:
 
 
 def _info_of(member: Member) -> MemberInfo:
-    """Raises ProtocolError."""
+    """Convert a classic member to the consumer protocol. Raises ProtocolError if its metadata does not parse."""
     subscription = subscription_of(member.protocols)
     return MemberInfo(
         instance_id=member.instance_id,

@@ -180,7 +180,7 @@ class ConsumerProtocol:
     # Looking
 
     def subscribed(self, group: ConsumerGroup) -> frozenset[str]:
-        """Every topic that somebody in it reads."""
+        """Every topic that at least one member subscribes to."""
         found: set[str] = set()
         for member in group.members.values():
             found |= self._subscriptions.of(member, group.topics)
@@ -220,7 +220,7 @@ def _within(owned: Assignment | None, assigned: Assignment) -> bool:
 
 
 def _merged(known: MemberInfo | None, command: ConsumerHeartbeat) -> MemberInfo:
-    """Knowledge of the member, with what it says anew."""
+    """Values of the member: those of this request, else the known ones."""
     info = known or MemberInfo(None, None, "", "", (), None, -1, None)
     return MemberInfo(
         instance_id=info.instance_id if command.instance_id is None else command.instance_id,

@@ -108,7 +108,7 @@ class Subscriptions:
         self._patterns[regex] = pattern
 
     def _pattern(self, regex: str) -> TopicPattern | None:
-        """None for one that another version accepted and this one does not: it matches nothing."""
+        """Compile a pattern. None for one that another version accepted and this one does not: it matches no topic."""
         if regex not in self._patterns:
             try:
                 self._keep(regex, TopicPattern(regex))

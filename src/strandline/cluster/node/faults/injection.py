@@ -181,7 +181,7 @@ class FaultInjection:
     # --- striking ---
 
     def intercept(self, apis: Mapping[int, ServedApi]) -> dict[int, ServedApi]:
-        """The same APIs, each of which looks first whether it shall fail."""
+        """Wrap the APIs: each checks first whether a fault makes it fail."""
         self._apis = {_plain(served.api.title): served.api.title for served in apis.values()}
         return {key: self._intercepted(served) for key, served in apis.items()}
 

@@ -1,8 +1,8 @@
-"""HTTP/1.1 for a handful of small pages, on h11 over an asyncio protocol, so that it runs in the simulator as it is.
+"""HTTP/1.1 server for a few small pages: h11 over an asyncio protocol, which also runs in the simulator.
 
-A stranger may reach the port: connections are bounded, and so is the time that each of them may take for a request and
-for its answer, however the bytes drip. Pages are made in turns, within a time of the loop that is bounded like that of
-strangers at Kafka's port, and apart from it (rule A45).
+Untrusted clients may reach the port, so the number of connections is bounded, and so is the time for each request and
+its answer, however slowly the bytes arrive. Pages are made in turns, within a bounded share of the event loop's time,
+as for untrusted clients at Kafka's port, but counted apart from it (rule A45).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from strandline.proto.ports import Clock
 log = structlog.get_logger("strandline.http")
 
 IDLE_S = 30.0
-"""A connection without a request for so long is closed; and one whose client takes none of its answer."""
+"""Seconds after which a connection without a request, or with a client that does not read its answer, is closed."""
 
 REQUEST_S = 10.0
 """Seconds from the first byte of a request to the last of its body."""
 
 CONNECTIONS_MAX = 100
-"""Connections of one node at most. Scrapers and probes are few; with one more, the one goes that was served the
-longest time ago, so that whoever comes is heard."""
+"""Maximum connections of one node. Scrapers and probes are few. One more connection closes the one that has been idle
+longest, so that a new client is always served."""
 
 BODY_BYTES_MAX = 64 * 1024
-"""The largest body of a request; pages that are only read drop it."""
+"""Maximum bytes of a request body. GET and HEAD ignore the body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer."""
+    """HTTP response."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -50,16 +50,17 @@ class Page:
 
 
 Routes = Mapping[str, Callable[[], Page]]
-"""Path -> what makes its page, at once and without waiting."""
+"""Path -> function that makes the page. It must not block."""
 
 Commands = Mapping[str, Callable[[bytes], Page]]
-"""Path -> what takes the body of a POST and makes the answer, at once and without waiting."""
+"""Path -> function that takes the body of a POST and makes the response. It must not block."""
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection. GET, HEAD, and POST to commands; what is no HTTP gets 400 and a closed connection.
+    """One connection. It serves GET and HEAD for pages, and POST for commands. Invalid HTTP gets status 400, and the
+    connection is closed.
 
-    Invariant: one timer runs as long as the connection does, and at its end the connection ends.
+    Invariant: while the connection is open, one timer runs, which closes the connection when it expires.
     """
 
     principal = ANONYMOUS
@@ -80,13 +81,13 @@ class HttpProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._asking = False
-        """A part of a request is here, and the rest is waited for."""
+        """True if a part of a request has arrived, and the rest is awaited."""
         self._write_paused = False
         self._next: asyncio.Handle | None = None
         self.where = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a new client."""
+        """Register a new connection and start its timer."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peername = transport.get_extra_info("peername")
@@ -96,7 +97,7 @@ class HttpProtocol(asyncio.Protocol):
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a client that is gone."""
+        """Unregister a closed connection and stop its timer."""
         self._connections.remove(self)
         self._loop_time.forget(self._have_turn)
         self._transport = None
@@ -106,35 +107,35 @@ class HttpProtocol(asyncio.Protocol):
             self._next.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
+        """Parse received bytes, and answer a request that is complete."""
         self._machine.receive_data(data)
         if self._next is None and not self._awaits_turn:
             self._advance()
 
     def pause_writing(self) -> None:
-        """The client does not take its answers: nothing more is read and answered until it does."""
+        """Stop reading requests: the client does not read its answers."""
         self._write_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The client takes them again."""
+        """Read requests again: the client has read its answers."""
         self._write_paused = False
         if self._next is None and not self._awaits_turn:
             self._advance()
 
     def eof_received(self) -> None:
-        """The client sends nothing more; the transport closes once what was answered has left."""
+        """Handle the end of the client's stream. The transport closes once all answers have been sent."""
         self._machine.receive_data(b"")
 
     def close(self) -> None:
-        """End the connection once what was written has left, but not later than `IDLE_S`."""
+        """Close the connection once all written bytes have been sent, at most `IDLE_S` later."""
         if self._transport is not None and not self._transport.is_closing():
             self._end_after(IDLE_S)
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection now."""
+        """Close the connection now; unsent bytes are lost."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -152,14 +153,14 @@ class HttpProtocol(asyncio.Protocol):
             self.abort()  # rule A21/readers-that-take-nothing-live-on
 
     def _await_rest(self) -> None:
-        """No whole request is here: the time for one runs from its first byte, whatever comes after it."""
+        """Wait for the rest of a request. Its time limit runs from its first byte; later bytes do not extend it."""
         begun = bool(self._machine.trailing_data[0]) or self._machine.their_state is h11.SEND_BODY
         if begun and not self._asking:  # rule A21/half-requests-live-on
             self._end_after(REQUEST_S)
         self._asking = begun
 
     def _advance(self) -> None:
-        """Answer one request; what came behind it waits, unread, until others had their turn."""
+        """Answer one request. Bytes after it stay unparsed until other connections have had their turn."""
         self._next = None
         try:
             while self._transport is not None and not self._write_paused:
@@ -268,7 +269,7 @@ def _text(status: HTTPStatus, text: str) -> Page:
 
 
 class Connections:
-    """The open connections, the one first that was served the longest time ago; `CONNECTIONS_MAX` at most."""
+    """Open connections, at most `CONNECTIONS_MAX`, ordered by their last request, the oldest first."""
 
     def __init__(self, clock: Clock) -> None:
         self._open: dict[HttpProtocol, None] = {}
@@ -278,7 +279,7 @@ class Connections:
         return len(self._open)
 
     def add(self, connection: HttpProtocol) -> None:
-        """One has come."""
+        """Add a new connection. If there are too many, close the one whose last request is oldest."""
         self._open[connection] = None
         if len(self._open) > CONNECTIONS_MAX:  # rule A21/http-connections-without-number
             oldest = next(iter(self._open))
@@ -287,23 +288,23 @@ class Connections:
             oldest.abort()
 
     def served(self, connection: HttpProtocol) -> None:
-        """Note that the connection has asked for something."""
+        """Note that the connection has just sent a request."""
         if connection in self._open:
             del self._open[connection]
             self._open[connection] = None
 
     def remove(self, connection: HttpProtocol) -> None:
-        """Remove a connection that has gone."""
+        """Remove a closed connection."""
         self._open.pop(connection, None)
 
     def close(self) -> None:
-        """End each once its answers have left."""
+        """Close each connection once its answers have been sent."""
         for connection in list(self._open):
             connection.close()
 
 
 class HttpServer:
-    """A listener that serves `routes` and takes `commands`."""
+    """HTTP listener that serves the pages `routes` and the commands `commands`."""
 
     def __init__(
         self,
@@ -328,7 +329,7 @@ class HttpServer:
         return self._wanted if not sockets else bound_as(self._wanted, sockets[0].getsockname())
 
     async def start(self) -> None:
-        """Bind and accept. Raises OSError where the address cannot be bound."""
+        """Bind and accept connections. Raises OSError if the address cannot be bound."""
         make: Callable[[], asyncio.BaseProtocol] = self._protocol
         if self._tls is not None:
             make = self._tls.door.wrap(make, self._loop_time)

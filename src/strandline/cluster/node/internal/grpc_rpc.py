@@ -178,7 +178,7 @@ def _words(error: Exception) -> str:
 
 
 def _again(failure: RpcUnavailable) -> RpcUnavailable:
-    """The same words for another caller."""
+    """A copy of the failure, to raise for another caller."""
     return RpcUnavailable(str(failure), refused=failure.refused)
 
 

@@ -122,7 +122,7 @@ class Guard:
         self._notes.warn("ended an internal connection: its peer is no node of this cluster", peer=where, reason=reason)
 
     def check(self, method: str, caller: Caller, request: bytes, table: Mapping[str, Introduction] = CALLS) -> None:
-        """Raises CallError: the caller may not send this."""
+        """Check that the caller may send this request. Raises CallError if it may not."""
         node = _identity(caller)
         introduction = table.get(method)
         if introduction is None:

@@ -34,7 +34,7 @@ UNPAID_FRAMES_MAX = 1000
 (gRPC probes the path, PING, when data come), one that was sent for two (WINDOW_UPDATE of stream and connection)."""
 
 WRITE_BUFFER_BYTES = 512 * 1024
-"""A writer waits while so much is left that the socket did not take."""
+"""Bytes in the write buffer, not yet taken by the socket, above which a writer waits."""
 
 KEEPALIVE_S = 5.0
 """Seconds of silence after which a peer is probed, and after as long again given up: a machine that lost its power
