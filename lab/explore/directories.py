@@ -49,7 +49,7 @@ class _Room:
 class _Syncer:
     """Syncer that syncs in steps of the model."""
 
-    def mark(self, log: Any) -> None:
+    def mark(self, log: Any, *, waited_for: bool = True) -> None:
         log.mark()
 
 
