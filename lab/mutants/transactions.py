@@ -9,6 +9,7 @@ _PRODUCERS = "tests/cluster/transactions/test_producers.py"
 _DECISIONS = "tests/schedules/groups/test_decisions.py"
 _WIRE = "tests/cluster/broker/test_transactions_wire.py"
 _OFFSETS = "tests/cluster/groups/test_transactional_offsets.py"
+_DEPOSED = "tests/schedules/clients/test_deposed_coordinators.py"
 _CONNECTIONS = "tests/cluster/transactions/test_connections.py"
 _TRANSACTIONS = "tests/cluster/transactions/test_transactions.py"
 _ADDITIONS = "tests/cluster/transactions/test_additions.py"
@@ -202,6 +203,12 @@ TABLE: tuple[Mutant, ...] = (
         "C33: offsets of the first protocol count if they came by their producer's newest connection (schedule 184)",
         value("True"),
         f"{_OFFSETS}::test_184_offsets_that_come_late_are_not_of_the_next_transaction",
+    ),
+    one_change(
+        "stable-offsets-without-proof",
+        "C34: stable offsets are told once a write behind the question is committed (schedule 186)",
+        never(),
+        f"{_DEPOSED}::test_186_a_deposed_coordinator_tells_no_offsets[holds-0]",
     ),
     one_change(
         "offsets-of-what-was-aborted-count",

@@ -76,6 +76,25 @@ def test_an_offset_counts_with_the_commit_marker() -> None:
         assert one.stable_offset() == 5
 
 
+def test_stable_offsets_are_told_with_a_proof() -> None:
+    """Once a write behind the question is committed; the log says nothing new. Where no write can be, without it."""
+    driver = Driver()
+    fine(driver, driver.commit(3))
+    asked = FetchOffsets("g", (("t", (0,)),), stable=True)
+    driver.hold = True
+    number = driver.ask(asked)
+    assert number not in driver.answers
+    driver.hold = False
+    driver.refuse = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refused(driver, driver.ask(asked)) is ErrorCode.NOT_COORDINATOR
+    driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert driver.stable_offset() == 3
+    driver.refuse = None
+    for one in both(driver):
+        assert one.offsets() == {T0: 3}
+        assert one.stable_offset() == 3
+
+
 def test_an_aborted_offset_is_nowhere() -> None:
     driver = Driver()
     fine(driver, driver.commit(3))
@@ -308,6 +327,7 @@ def test_a_refused_write_leaves_nothing_pending() -> None:
     driver = Driver()
     driver.refuse = ErrorCode.INVALID_TXN_STATE
     assert driver.answer(driver.commit_in(A, 5)) == [ErrorCode.INVALID_TXN_STATE]
+    driver.refuse = None
     assert driver.stable_offset() is None
     assert groups(driver) == []
 

@@ -182,9 +182,30 @@ class OffsetStore:
             for topic, numbers in command.topics:
                 values = known.get(topic, {})
                 found.append((topic, [(number, self._living(topic, values.get(number))) for number in numbers]))
-        if command.stable and self._context.pending.has_group(command.group_id):  # rule C7/unstable-offset-is-told
+        unstable = command.stable and self._context.pending.has_group(command.group_id)
+        if unstable:  # rule C7/unstable-offset-is-told
             found = self._stable(command, found)
-        self._context.out.reply(to, found, after_writes=True)
+        if command.stable and not unstable:  # rule C34/stable-offsets-without-proof
+            self._tell_when_proven(command.group_id, found, to)
+        else:
+            self._context.out.reply(to, found, after_writes=True)
+
+    def _tell_when_proven(self, group_id: str, found: FetchedOffsets, to: object) -> None:
+        """Answer once a record that is written now is committed: until then no other coordinator had taken over. The
+        record is a tombstone of an offset that no group has, which compaction takes away.
+
+        Where too few replicas are in sync for any write, the answer goes out without the proof.
+        """
+
+        def written(outcome: WriteOutcome, _now: Now) -> None:
+            if outcome.error is ErrorCode.NONE:
+                self._context.out.reply(to, found)
+            elif outcome.error is ErrorCode.NOT_ENOUGH_REPLICAS and not outcome.written:
+                self._context.out.reply(to, found, after_writes=True)
+            else:
+                self._context.out.reply(to, KafkaError(client_error(outcome.error)))
+
+        self._context.out.write((offset_record(OffsetKey(group_id, "", -1), None),), written, replay=False)
 
     def _stable(self, command: FetchOffsets, found: FetchedOffsets) -> FetchedOffsets:
         """The same, but for partitions of which an open transaction has an offset; who asks for the whole group is told
