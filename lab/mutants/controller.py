@@ -284,7 +284,7 @@ GROWTH: tuple[Mutant, ...] = (
         "resources-are-counted-one-by-one",
         "A24: a request of 20,000 resources looks at each a few times",
         part("times[resource]", "resources.count(resource)"),
-        f"{_GROWTH}::test_what_was_quadratic",
+        f"{_GROWTH}::test_resources_whose_settings_change",
     ),
     one_change(
         "users-are-counted-one-by-one",

@@ -71,7 +71,7 @@ class KafkaClient:
         return message
 
     async def receive_frame(self) -> bytes:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(20):
             size = struct.unpack(">i", await self.reader.readexactly(4))[0]
             return await self.reader.readexactly(size)
 

@@ -315,6 +315,17 @@ def test_topics_that_exist_are_deleted() -> None:
     judge_growth("DeleteTopics", 16_000, cost(4_000), cost(16_000))
 
 
+def test_resources_whose_settings_change() -> None:
+    """The controller looks for each whether the request names it twice."""
+
+    def cost(count: int) -> float:
+        state = machine([TopicRecord("t", UUID(int=1))])
+        changed = tuple(api.ResourceAlteration(ResourceType.TOPIC, f"t{number}", ()) for number in range(count))
+        return timed(lambda: configs.incremental_alter_configs(state, api.AlterConfigsRequest(changed)))
+
+    judge_growth("IncrementalAlterConfigs", 16_000, cost(4_000), cost(16_000))
+
+
 @pytest.mark.parametrize("operation", [api.ConfigOperation.APPEND, api.ConfigOperation.SUBTRACT])
 def test_a_list_that_is_appended_to(operation: api.ConfigOperation) -> None:
     """A value of 100 KB may name 16,000 throttled replicas."""
