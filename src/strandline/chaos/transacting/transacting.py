@@ -368,6 +368,8 @@ class Transacting:
     @property
     def open(self) -> list[str]:
         """Names of what is not done yet."""
+        if not self._made:
+            return ["their topics are not made"]
         writing = [f"{self._writing} writers have not ended"] if self._writing or not self.over else []
         behind = [
             f"the pipelines have passed {self._passed.get(where, 0)} of {end} in {where}"
