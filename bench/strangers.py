@@ -368,7 +368,7 @@ def acks_of(
 
 
 def logins_s(address: tuple[str, int], tls: ssl.SSLContext | None) -> list[float]:
-    """How long the honest client takes from connecting to its login, each time anew."""
+    """Seconds from connecting to the end of the login, for each of the honest client's logins."""
     took_s: list[float] = []
     for _ in range(LOGINS):
         began = time.perf_counter()

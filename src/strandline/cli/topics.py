@@ -345,7 +345,7 @@ _KEPT = {
 
 
 def _lost(name: str) -> str:
-    """What is lost when an internal topic is deleted, as the object of a sentence."""
+    """Loss when an internal topic is deleted, as the object of a sentence."""
     return _KEPT.get(name, "what the cluster keeps there")
 
 

@@ -426,7 +426,7 @@ class PartitionState:
 
     @property
     def is_sought_for(self) -> bool:
-        """Whether the position is being looked up; until it is known, nothing is fetched and nothing else asked."""
+        """True while the position is being looked up: until it is known, nothing is fetched and nothing else asked."""
         return self.resolving or self.placing  # schedule 106/begins-while-its-group-is-asked
 
     @property

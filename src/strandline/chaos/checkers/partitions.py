@@ -23,7 +23,7 @@ from strandline.replica.partition import Partition
 
 @dataclass
 class Known:
-    """What the run has shown so far about one partition."""
+    """Facts about one partition that the run has shown so far."""
 
     name: str
     leaders: dict[int, int] = field(default_factory=dict)

@@ -61,7 +61,7 @@ class SecuredOptions:
     session_ms: int
     """connections.max.reauth.ms: how long a login holds; 0: as long as the connection."""
     quotas: bool
-    """Whether the admin sets and removes quotas of the client."""
+    """True if the admin sets and removes quotas of the client."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> SecuredOptions:
@@ -118,7 +118,7 @@ def filter_of(one: AclBinding) -> AclFilter:
 
 
 def is_quota(key: Key) -> bool:
-    """Whether the key is a quota of a user, not a right."""
+    """True if the key is a quota of a user, not a right."""
     return key.kind in _QUOTAS
 
 

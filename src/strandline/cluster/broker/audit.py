@@ -191,7 +191,7 @@ class Audit:
 
 
 def _is_rehearsal(request: Any) -> bool:
-    """Whether the request changes nothing: validate_only, and elections that are only previewed."""
+    """True if the request changes nothing: validate_only, and elections that are only previewed."""
     return bool(getattr(request, "validate_only", False)) or getattr(request, "election_type", 0) < 0
 
 

@@ -11,7 +11,7 @@ import confluent_kafka
 
 from strandline.chaos.checkers.history import Partition, Send, Status
 from strandline.chaos.checkers.journal import Recorder
-from strandline.chaos.live.clients.foreign import ForeignClient, login_of, now_ms
+from strandline.chaos.live.clients.foreign import ForeignClient, login_of, now_ms, run_process
 from strandline.chaos.live.clients.options import FINAL_S, FLUSH_S, SWEEP_S, ClientOptions, InputEnd
 from strandline.chaos.live.target import pause
 
@@ -166,15 +166,5 @@ class ConfluentClient(ForeignClient):
         return 1 if behind else 0
 
 
-def main(options: ClientOptions) -> int:
-    """The process. Returns its exit code."""
-    with Recorder(options.journal) as recorder:
-        client = ConfluentClient(options, recorder)
-        if options.final:
-            return client.run_final()
-        client.run()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(ClientOptions.decode(sys.argv[1])))
+    sys.exit(run_process(ConfluentClient))

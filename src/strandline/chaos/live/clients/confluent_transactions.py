@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from strandline.chaos.checkers.history import Commit, Partition, Poll, Send, Status, Transaction
 from strandline.chaos.checkers.journal import Recorder
 from strandline.chaos.live.clients.confluent import login_settings
-from strandline.chaos.live.clients.foreign import ForeignClient, now_ms
+from strandline.chaos.live.clients.foreign import ForeignClient, now_ms, run_process
 from strandline.chaos.live.clients.options import (
     BILLS,
     FINAL_S,
@@ -213,7 +213,8 @@ class TransactionalClient(ForeignClient):
     # Pipelines
 
     def _pipe(self, name: str, rng: random.Random) -> None:
-        """What comes of a record is there once, with the offset behind it, whoever of the group makes it."""
+        """Read, transform and write in transactions until the run ends: the result of each record is committed once,
+        with its offset, whichever member of the group makes it."""
         life = 0
         while not self._over.is_set():
             life += 1
@@ -322,15 +323,5 @@ class TransactionalClient(ForeignClient):
         return int(end)
 
 
-def main(options: ClientOptions) -> int:
-    """The process. Returns its exit code."""
-    with Recorder(options.journal) as recorder:
-        client = TransactionalClient(options, recorder)
-        if options.final:
-            return client.run_final()
-        client.run()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(ClientOptions.decode(sys.argv[1])))
+    sys.exit(run_process(TransactionalClient))

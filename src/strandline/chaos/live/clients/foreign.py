@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from strandline.chaos.checkers.history import Partition, Poll, Send, Status
 from strandline.chaos.checkers.journal import Recorder
@@ -33,6 +35,27 @@ def login_of(options: ClientOptions) -> Login | None:
         return None
     _, jaas = parse_jaas(settings["sasl.jaas.config"])
     return Login(settings["ssl.truststore.location"], settings["sasl.mechanism"], jaas["username"], jaas["password"])
+
+
+class Load(Protocol):
+    """The work of one process of a run."""
+
+    def run(self) -> None:
+        """Send and read until the run tells this process to end."""
+
+    def run_final(self) -> int:
+        """Read everything from the beginning. Returns the exit code."""
+
+
+def run_process(make: Callable[[ClientOptions, Recorder], Load]) -> int:
+    """Run the process of a client, whose options are its one argument. Returns its exit code."""
+    options = ClientOptions.decode(sys.argv[1])
+    with Recorder(options.journal) as recorder:
+        client = make(options, recorder)
+        if options.final:
+            return client.run_final()
+        client.run()
+    return 0
 
 
 class ForeignClient:

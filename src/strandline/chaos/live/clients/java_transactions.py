@@ -16,7 +16,7 @@ from typing import Any
 
 from strandline.chaos.checkers.history import Partition, Poll, Send, Status
 from strandline.chaos.checkers.journal import Recorder
-from strandline.chaos.live.clients.foreign import now_ms
+from strandline.chaos.live.clients.foreign import now_ms, run_process
 from strandline.chaos.live.clients.options import (
     CLASS_PATH,
     COPIES,
@@ -182,15 +182,5 @@ class CopyClient:
         self._recorder.poll(Poll(name, copied, invoked_ms=at, completed_ms=at, final=True))
 
 
-def main(options: ClientOptions) -> int:
-    """The process. Returns its exit code."""
-    with Recorder(options.journal) as recorder:
-        load = CopyClient(options, recorder)
-        if options.final:
-            return load.run_final()
-        load.run()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(ClientOptions.decode(sys.argv[1])))
+    sys.exit(run_process(CopyClient))
