@@ -23,7 +23,7 @@ from strandline.cluster.node.dev import DevCluster
 from strandline.proto.system import SystemClock
 from tests.acceptance.helpers import QUICK, eventually, leader_of, make_topic, wait_isr
 from tests.lake.stage import lake
-from tests.log.tier.stores import served_s3
+from tests.s3_server import served_s3
 
 pytestmark = pytest.mark.timeout(240)
 

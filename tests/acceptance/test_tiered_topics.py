@@ -19,7 +19,8 @@ import pytest
 from strandline.client import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, Admin, Consumer, Producer
 from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.helpers import QUICK, eventually, leader_of, make_topic, read_all, wait_isr
-from tests.log.tier.stores import S3_OPTIONS, served_s3
+from tests.log.tier.stores import S3_OPTIONS
+from tests.s3_server import served_s3
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka_node import KafkaNode, kafka_node
+from kafka_node import KafkaNode, kafka_node, until
 from kafka_wire import KafkaClient, connect, frame
 from structlog.testing import capture_logs
 from test_kafka_fetch import append, committed, fetch
@@ -102,7 +102,7 @@ def test_a_broken_client_is_closed_with_a_sentence(tmp_path: Path, raw: bytes, w
                     assert await client.closed()
                 await asyncio.sleep(0.01)
             await healthy(node)
-            assert node.listener.stats.refused == 1
+            await until(lambda: node.listener.stats.refused == 1)
 
     asyncio.run(main())
 
@@ -116,7 +116,7 @@ def test_broken_clients_without_end_are_few_lines(tmp_path: Path) -> None:
                 async with connect(node.listener.endpoint) as client:
                     client.writer.write(frame(1_000 + number % 30, 0, 1, b"", flexible=False))
                     assert await client.closed()
-            assert node.listener.stats.refused == 60
+            await until(lambda: node.listener.stats.refused == 60)
 
     with capture_logs() as logs:
         asyncio.run(main())

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
-import pytest
 
 from strandline.chaos.sim.object_store import SimStore
 from strandline.chaos.sim.process import Process
@@ -123,16 +121,6 @@ class S3:
 
 
 Bench = Simulated | Directory | S3
-
-
-def served_s3() -> Iterator[str]:
-    """The address of an S3 server, for as long as the generator lives."""
-    server = pytest.importorskip("moto.server", reason="moto, the S3 server of these tests, is not installed")
-    served = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    served.start()
-    host, port = served.get_host_and_port()
-    yield f"http://{host}:{port}"
-    served.stop()
 
 
 async def chunked(data: bytes, size: int) -> AsyncIterator[bytes]:

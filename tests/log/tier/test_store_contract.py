@@ -17,7 +17,8 @@ import pytest
 from strandline.lake.stores import LakeStore
 from strandline.log.object_store import ObjectStore, explained, open_store
 from strandline.proto.errors import ConfigError, ObjectMissing, StoreError
-from tests.log.tier.stores import S3, Bench, Directory, Simulated, chunked, served_s3
+from tests.log.tier.stores import S3, Bench, Directory, Simulated, chunked
+from tests.s3_server import served_s3
 
 MIB = 1 << 20
 
