@@ -225,6 +225,12 @@ TABLE: tuple[Mutant, ...] = (
         f"{_TRUNCATIONS}::test_68_an_epoch_is_checked_once_it_was[holds]",
     ),
     one_change(
+        "judged-by-an-older-epoch",
+        "C35: what a leader says of an epoch is held against what had been read when it was asked",
+        always(),
+        f"{_TRUNCATIONS}::test_187_records_come_while_a_leader_is_asked[holds]",
+    ),
+    one_change(
         "taken-batch-takes-records",
         "C1: append: a batch takes no record once it was taken off its queue",
         removed(),

@@ -19,6 +19,7 @@ from strandline.chaos.nemesis.kinds import (
     FAULTS,
     KINDS,
     NODE_KINDS,
+    OF_CLIENTS,
     OF_CLOCKS,
     OF_SEVERAL,
     STORE_KINDS,
@@ -185,7 +186,7 @@ def test_every_kind_strikes_and_is_undone(kind: str) -> None:
 
 def test_kinds_are_known_by_one_name_each() -> None:
     """What the quorum survives is part of what a node survives; what needs seeds of its own is drawn beside nothing."""
-    apart = {*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *BESIDE, *STORE_KINDS}
+    apart = {*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *BESIDE, *OF_CLIENTS, *STORE_KINDS}
     assert set(KINDS) < set(NODE_KINDS) == set(FAULTS) - apart
     assert apart < set(FAULTS)
     assert set(DESTRUCTIVE) < {*NODE_KINDS, *OF_SEVERAL, *OF_CLOCKS}

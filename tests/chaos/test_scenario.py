@@ -49,7 +49,7 @@ def test_partitions_move_under_faults() -> None:
 def test_voters_come_and_go_under_faults() -> None:
     """Rules A36 to A38 with brokers and clients: kraft.version is raised in the middle of faults, controllers are made
     voters and removed, and every one of them votes once all is whole."""
-    figures = ScenarioRun(37000011).execute()
+    figures = ScenarioRun(37000013).execute()
     assert figures["voter_changes"] > 0
     for mark in ("kraft-version-raised", "voter-added", "voter-removed"):
         assert figures["marks"].get(mark, 0) > 0, mark

@@ -38,11 +38,12 @@ RACE_CATCHERS = {
     "a-marker-is-answered-at-its-append": "leaders die",
     "a-marker-is-sent-once": "lost calls",
     "older-connections-count": "late ends",
+    "stable-offsets-without-proof": "deposed coordinators",
 }
 """Rules of which a seed of one race catches each when they are taken out."""
-RACE_SEEDS = 10
-"""Within so many seeds of it: the first, the second or the third one did, when this was written, and of the leaders
-that die the ninth."""
+RACE_SEEDS = {"leaders die": 40}
+"""Within so many seeds of a race; of those that are not named, ten. When this was written every fifth seed did of the
+deposed coordinators, and of the leaders that die the seventeenth."""
 
 
 def seeds_of(race: str) -> list[int]:
@@ -52,7 +53,7 @@ def seeds_of(race: str) -> list[int]:
         options = ScenarioOptions.draw(seed, scenario="transactions").transactions
         return "" if options is None else options.race
 
-    return list(islice((seed for seed in count(FIRST) if drawn(seed) == race), RACE_SEEDS))
+    return list(islice((seed for seed in count(FIRST) if drawn(seed) == race), RACE_SEEDS.get(race, 10)))
 
 
 def test_each_race_has_seeds_and_clients_of_both_protocols() -> None:
@@ -137,3 +138,14 @@ def test_a_replica_that_starts_need_not_count_committed_markers_as_undecided_aga
     checks.check(1, ("t", 0), disk, "/data/t-0", high_watermark=6, stable=5, leader_epoch=None)
     with pytest.raises(InvariantViolated, match="LastStableOffset: it is not where it should be"):
         checks.check(1, ("t", 0), disk, "/data/t-0", high_watermark=6, stable=6, leader_epoch=None)
+
+
+def test_many_ended_transactions_hold_the_last_stable_offset_back() -> None:
+    """They count as one behind a start, until the high watermark is known again (seed 22000176). Nothing else does."""
+    checks, disk = TransactionChecks(frozenset({"t"})), SimDisk.__new__(SimDisk)
+    log = checks.log("t-0")
+    log.next_offset, log.stable = 9, {0: 0, 6: 4, 9: 5}
+    where = {"high_watermark": 6, "stable": 2, "leader_epoch": None}
+    checks.check(1, ("t", 0), disk, "/data/t-0", **where, merged=True)  # type: ignore[arg-type]
+    with pytest.raises(InvariantViolated, match="LastStableOffset: it is not where it should be"):
+        checks.check(1, ("t", 0), disk, "/data/t-0", **where)  # type: ignore[arg-type]

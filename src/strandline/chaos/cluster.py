@@ -54,6 +54,7 @@ from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, copy_of,
 from strandline.log.disk import Disk, DiskFull
 from strandline.log.incarnations import INCARNATIONS
 from strandline.log.log_dir import read_meta_properties
+from strandline.log.producer_state import ENDED_MAX
 from strandline.log.rewriting import AWAY
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId, TopicIdPartition
@@ -479,6 +480,7 @@ class SimCluster:
                 high_watermark=partition.high_watermark,
                 stable=plog.last_stable_offset(partition.high_watermark),
                 leader_epoch=None if partition.leader is None else partition.leader.leader_epoch,
+                merged=len(plog.producers.ended) >= ENDED_MAX,
             )
 
     def _views(self) -> list[QuorumView]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.chaos.drains import DRAINS_SHARE
-from strandline.chaos.nemesis.kinds import BESIDE, DESTRUCTIVE, NODE_KINDS, OF_CLOCKS, OF_SEVERAL
+from strandline.chaos.nemesis.kinds import BESIDE, DESTRUCTIVE, NODE_KINDS, OF_CLIENTS, OF_CLOCKS, OF_SEVERAL
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.nemesis.voters import VOTERS_SHARE, VoterOptions
 from strandline.chaos.options import override
@@ -82,6 +82,9 @@ RESTING_SHARE = 0.5
 DAMAGED_FILES_SHARE = 0.25
 """Share of the seeds in which files beside the logs are damaged on any machine, several in one run. Not where one
 machine's copy may be the only one: a node that cannot tell what it has leads only after others."""
+
+CUT_OFF_SHARE = 0.3
+"""Share of the seeds in which nodes are cut off from each other, and not from clients."""
 
 LEVELS_SHARE = 0.2
 """Share of the seeds in which nodes of two builds are mixed, as in a rolling upgrade, at the level of the older one."""
@@ -206,6 +209,8 @@ class ScenarioOptions:
         one_may_have_all = workload.topic_configs["min.insync.replicas"] == "1" or "flush.policy" in node
         if split(seed, "damaged files").random() < DAMAGED_FILES_SHARE and not one_may_have_all:
             drawn.faults.kinds = (*drawn.faults.kinds, *BESIDE)
+        if split(seed, "cut off").random() < CUT_OFF_SHARE:
+            drawn.faults.kinds = (*drawn.faults.kinds, *OF_CLIENTS)
         tier_rng = split(seed, "tiered")
         beside = tiered and tier_rng.random() < SERVICES_BESIDE
         rng = split(seed, "services")

@@ -595,12 +595,15 @@ class Lookups:
             self._found()
 
     async def _settle_epoch(self, state: PartitionState, generation: int, epoch: int) -> None:
-        """The epoch counts as checked once it was: an error is raised, and the next poll leads to another attempt."""
-        partition = state.partition
+        """The epoch counts as checked once it was: an error is raised, and the next poll leads to another attempt. The
+        answer does not speak of records that came meanwhile, of a fetch that was under way: it is asked again then."""
+        partition, read = state.partition, (state.fetch_offset, state.fetch_epoch)
         try:
             asked = {partition: state.fetch_epoch}
             end = (await self._leaders.epoch_ends(asked, self._config.default_api_timeout_ms))[partition]
-            if state.generation == generation:
+            if state.generation != generation:
+                return
+            if (state.fetch_offset, state.fetch_epoch) == read:  # rule C35/judged-by-an-older-epoch
                 state.checked_epoch = epoch
                 self.judge(state, end)
         except StrandlineError as error:

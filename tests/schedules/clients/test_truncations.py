@@ -10,7 +10,7 @@ import pytest
 from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Consumer
 from strandline.client.errors import LogTruncated, NoOffsetForPartition, OffsetOutOfRange, PositionLost
-from strandline.client.types import ConsumerRecord
+from strandline.client.types import ConsumerRecord, EpochEnd
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -112,6 +112,41 @@ def test_68_an_epoch_is_checked_once_it_was() -> None:
             with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
                 await read(reader, 1)
             assert [record.offset for record in await read(reader, 15)] == list(range(12, 27))
+
+    play(scenario, {"t": 1})
+
+
+@schedule(187, rule="an answer speaks of what had been read", mutant="judged-by-an-older-epoch")
+def test_187_records_come_while_a_leader_is_asked() -> None:
+    """The last record read is of epoch 0. A fetch is under way at the leader of epoch 1 when the consumer hears of the
+    next one, and asks it where epoch 0 ends; the fetch brings a record of epoch 1 before the answer, and it counts."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        await fill(ports, 10, batch_size=1)
+        async with consumer(ports) as reader:
+            reader.assign([WHERE])
+            reader.seek_to_beginning()
+            await read(reader, 10)
+            cluster.move(WHERE, 2)
+            assert not await reader.poll(1.0), "the leader of epoch 1 is asked, and a fetch waits there"
+            lookups, state = reader._fetcher._lookups, reader._states[WHERE]
+            ask, asked = lookups._leaders.epoch_ends, []
+
+            async def late(epochs: dict[TopicPartition, int], timeout_ms: float) -> dict[TopicPartition, EpochEnd]:
+                asked.append(epochs[WHERE])
+                if len(asked) == 1:
+                    await fill(ports, 5, batch_size=1)
+                    while state.fetch_offset == 10:
+                        await asyncio.sleep(0.01)
+                    cluster.move(WHERE, 3)
+                return await ask(epochs, timeout_ms)
+
+            lookups._leaders.epoch_ends = late
+            reader.session.metadata.apply_leader(WHERE, 3, 2)
+            assert [record.offset for record in await read(reader, 5)] == list(range(10, 15))
+            await fill(ports, 5, batch_size=1)
+            assert [record.offset for record in await read(reader, 5)] == list(range(15, 20))
+            assert asked == [0, 1]
 
     play(scenario, {"t": 1})
 

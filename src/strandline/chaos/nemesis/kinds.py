@@ -24,6 +24,7 @@ FAULTS = {
     "partition": links.partition,
     "partition_one_way": links.partition_one_way,
     "isolate": links.isolate,
+    "cut_off": links.cut_off,
     "swizzle": links.swizzle,
     "seesaw": links.seesaw,
     "delay": links.delay,
@@ -88,11 +89,14 @@ where a disk may be replaced."""
 BESIDE = ("damage_files",)
 """Drawn besides, in a share of all runs of whole nodes: what the others draw stays as it is."""
 
+OF_CLIENTS = ("cut_off",)
+"""Drawn besides, in a share of all runs: faults that only clients can see."""
+
 STORE_KINDS = ("store_away", "store_slow", "store_refuses", "store_loses_answers", "store_keeps")
 """Faults of the object store: drawn where there is one (`chaos/tiered.py`)."""
 
 NODE_KINDS = tuple(
-    name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *BESIDE, *STORE_KINDS)
+    name for name in FAULTS if name not in (*BY_NAME_ALONE, *OF_SEVERAL, *OF_CLOCKS, *BESIDE, *OF_CLIENTS, *STORE_KINDS)
 )
 """Faults that a whole node is asked to survive."""
 

@@ -45,6 +45,21 @@ def isolate(nemesis: Nemesis) -> None:
     nemesis.note(f"isolate {name} for {nemesis.later(lambda: _reconnect(nemesis, name))} ms")
 
 
+def cut_off(nemesis: Nemesis) -> None:
+    """Block the links between one node and all others: clients reach it as before, and it knows nothing of what the
+    others have agreed on since."""
+    name = nemesis.pick()
+    others = [other for other in nemesis.names if other != name]
+    for other in others:
+        nemesis.world.partition(name, other)
+
+    def undo() -> None:
+        for other in others:
+            _mend(nemesis, name, other)
+
+    nemesis.note(f"cut {name} off from the other nodes for {nemesis.later(undo)} ms")
+
+
 def seesaw(nemesis: Nemesis) -> None:
     """Let two brokers that cannot reach each other lead in turn, while a third one is isolated (schedule 2).
 

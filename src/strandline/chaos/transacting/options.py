@@ -71,7 +71,7 @@ RACES: dict[str, dict[str, Any]] = {
             "gap_min_ms": 1_000, "gap_max_ms": 3_000, "duration_min_ms": 300, "duration_max_ms": 1_500,
         },
         "world": {"network": {"latency_max_us": 20_000}},
-        "transactions": {},
+        "transactions": {"timeout_ms": 15_000},
     },
     "lost calls": {
         "faults": {
@@ -79,6 +79,18 @@ RACES: dict[str, dict[str, Any]] = {
             "gap_min_ms": 200, "gap_max_ms": 1_000, "duration_min_ms": 1_000, "duration_max_ms": 2_500,
         },
         "transactions": {},
+    },
+    "deposed coordinators": {
+        "faults": {
+            "kinds": ["cut_off"],
+            "gap_min_ms": 3_000, "gap_max_ms": 5_000, "duration_min_ms": 2_000, "duration_max_ms": 4_000,
+        },
+        "node": {"broker.silence.timeout.ms": "500"},
+        "duration_ms": 20_000,
+        "transactions": {
+            "goes_back": True, "writers": _writers(1), "gap_ms": 50.0, "abort_share": 0.6, "plain": True,
+            "consumer": {"max_poll_records": 3, "fetch_max_wait_ms": 50},
+        },
     },
 }  # fmt: skip
 """Races that seeds are given to, each with the faults that bring it about, and few others: left to chance a request is
@@ -98,6 +110,7 @@ RACING: dict[str, Any] = {
 and to end."""
 
 RACE_MS = 10_000
+"""Duration of a race that names none."""
 
 RACES_SHARE = 0.6
 
@@ -148,6 +161,9 @@ class TransactionOptions:
     """Milliseconds after which the level is raised to the newest one; None: never."""
     first_protocol: float = 0.0
     """Share of the producers that speak the first protocol, whatever the cluster offers."""
+    goes_back: bool = False
+    """Behind an abort a pipeline asks for the offsets that its group has committed and seeks them, as programs of
+    Java's clients do (Kafka's TransactionalMessageCopier); else consumer and producer begin anew."""
     remembered: int = REMEMBERED_MAX
     """Producers whose last marker a leader remembers. The second protocol needs none: each marker has its epoch."""
 
@@ -190,11 +206,14 @@ class TransactionOptions:
         if rng.random() < FIRST_LEVEL_SHARE:
             self.version = FIRST_VERSION
             self.raised_after_ms = rng.choice((None, rng.uniform(0, duration_ms)))
-        if rng.random() >= RACES_SHARE:
-            return {}
+        has_race = rng.random() < RACES_SHARE
         race = rng.choice(list(RACES))
+        self.goes_back = rng.random() < 0.5
+        if not has_race:
+            return {}
         changes = RACES[race]
-        return changes | {"duration_ms": RACE_MS, "transactions": RACING | changes["transactions"] | {"race": race}}
+        transactions = RACING | changes["transactions"] | {"race": race}
+        return {"duration_ms": RACE_MS} | changes | {"transactions": transactions}
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from itertools import count
 from typing import Any
 
 from strandline.chaos.checkers.history import Commit, History, Partition, Poll, Send, Status, Transaction
@@ -270,8 +271,8 @@ class Transacting:
             try:
                 await producer.init_transactions()
                 consumer.subscribe([ACCOUNTS])
-                while True:
-                    await self._pipe_some(producer, consumer, f"{name}-{number}", ports.rng)
+                for transaction in count():
+                    await self._pipe_some(producer, consumer, f"{name}-{number}", transaction, ports.rng)
             except StrandlineError as error:
                 self._failed(error)
             await self._close([producer])
@@ -281,8 +282,10 @@ class Transacting:
                 self._failed(error)
             await asyncio.sleep(_PAUSE_S)
 
-    async def _pipe_some(self, producer: Producer, consumer: Consumer, name: str, rng: random.Random) -> None:
-        """One transaction of a pipeline. Raises StrandlineError: consumer and producer begin anew."""
+    async def _pipe_some(
+        self, producer: Producer, consumer: Consumer, name: str, number: int, rng: random.Random
+    ) -> None:
+        """One transaction of a pipeline. Raises StrandlineError where consumer and producer must begin anew."""
         invoked_ms = self._now_ms()
         records = await consumer.poll(_POLL_S)
         if not records:
@@ -296,7 +299,8 @@ class Transacting:
                 where = Partition(record.topic, record.partition)
                 ends[where] = record.offset + 1
                 source = (record.value or b"").decode()
-                made = Send(name, Partition(STATEMENTS, record.partition), f"{source}.{name}", source=source)
+                value = f"{source}.{name}-{number}"
+                made = Send(name, Partition(STATEMENTS, record.partition), value, source=source)
                 await self._send(producer, made, transaction)
             await producer.send_offsets(consumer)
         except StrandlineError:
@@ -305,8 +309,18 @@ class Transacting:
         for where, offset in ends.items():
             transaction.steps.append(Commit(name, PIPELINES, where, offset, status=Status.OK, invoked_ms=invoked_ms))
         await self._end_by(producer, transaction, commit=rng.random() >= self._options.abort_share / 2)
-        if transaction.status is Status.FAIL:
+        if transaction.status is Status.FAIL and self._options.goes_back:
+            await self._go_back(consumer)
+        elif transaction.status is Status.FAIL:
             raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "aborted by the draw: what was read is read again")
+
+    async def _go_back(self, consumer: Consumer) -> None:
+        """Let a consumer read again from where its group has committed. Raises StrandlineError."""
+        for place, stored in (await consumer.committed(consumer.assignment())).items():
+            if stored is None:
+                consumer.seek_to_beginning(place)
+            else:
+                consumer.seek(place, stored.offset)
 
     async def _watch(self, ports: Ports) -> None:
         """Hear how far the pipelines have come."""
