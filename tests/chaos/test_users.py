@@ -185,3 +185,11 @@ def test_a_broken_rule_is_caught(name: str) -> None:
                 assert outcome.details == "", outcome.details
                 return
     pytest.fail(f"no seed catches {name}")
+
+
+def test_a_deposed_leader_may_tell_an_older_end() -> None:
+    """It knows nothing of what its successor has acknowledged, and clients may reach it still (seed 36100054)."""
+    told = ledger()
+    assert told.end(WHERE) == 5
+    told.deposed = lambda partition: partition == WHERE
+    assert told.end(WHERE) == 0

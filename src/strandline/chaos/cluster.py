@@ -397,6 +397,14 @@ class SimCluster:
             if live.process.alive and not live.process.blocked:
                 yield live
 
+    def has_deposed_leader(self, name: str) -> bool:
+        """Whether a node still leads this partition in its own eyes, and a later leader was seen."""
+        return any(
+            str(one.topic_partition) == name and self.partition_checks.is_deposed(one)
+            for live in self.nodes()
+            for one in self.replicas(live)
+        )
+
     def replicas(self, live: Live) -> list[Partition]:
         """A node's hosted partitions."""
         broker = live.node.broker

@@ -110,6 +110,7 @@ class ScenarioRun:
         if self.options.users is not None:
             self.world.add_machine(USERS_MACHINE)
             self.users = Users(bootstrap, self.options.users, self.history, self._now_ms, login)
+            self.users.shared.ledger.deposed = lambda where: self.cluster.has_deposed_leader(str(where))
         self.transacting: Transacting | None = None
         if transactions is not None and self.cluster.transactions is not None:
             self.world.add_machine(TRANSACTING)

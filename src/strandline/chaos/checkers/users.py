@@ -80,14 +80,17 @@ class UserRecords:
     """Offsets that members of the group were given, and are done with."""
     lookups: list[tuple[Partition, int, int]] = field(default_factory=list)
     """(partition, time, offset that was told to be the first of that time)."""
+    deposed: Callable[[Partition], bool] = lambda _partition: False
+    """Whether some node leads the partition in its own eyes alone."""
 
     def ack(self, partition: Partition, offset: int, value: str) -> None:
         """Note that a record was acknowledged by all in-sync replicas."""
         self.acked.setdefault(partition, {})[offset] = value
 
     def end(self, partition: Partition) -> int:
-        """End behind the last record that was acknowledged."""
-        return max(self.acked.get(partition, ()), default=-1) + 1
+        """End behind the last record that was acknowledged; 0 as long as a deposed leader may answer, which does not
+        know of those that its successor has acknowledged."""
+        return 0 if self.deposed(partition) else max(self.acked.get(partition, ()), default=-1) + 1
 
     def check_whole(self, who: str, shown: Iterable[ConsumedRecord]) -> None:
         """Check that records have the key, headers and time that they were sent with. Raises InvariantViolated."""
