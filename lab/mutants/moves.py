@@ -127,6 +127,12 @@ TABLE: tuple[Mutant, ...] = (
         "tests/replica/test_appends.py::test_who_waits_for_no_sync_waits_for_room[0]",
     ),
     one_change(
+        "what-comes-behind-is-taken",
+        "B51: nothing more is taken from a connection whose append waits for room",
+        never(),
+        "tests/cluster/broker/test_kafka_produce.py::test_a_client_that_waits_for_no_sync_is_held_up_by_the_disk[0]",
+    ),
+    one_change(
         "leaders-send-more-than-a-disk-takes",
         "B51: a leader gets no credit while much waits for its sync",
         part("not self._shared.directories.wait_for_room(self._signal.set)", "True"),

@@ -424,3 +424,38 @@ def test_our_own_client_is_told_who_had_synced(tmp_path: Path, software: str) ->
                 assert (field in raw) == (software == "strandline-python")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_a_client_that_waits_for_no_sync_is_held_up_by_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    """Rule B51: beyond a bound of bytes that wait for their sync nothing more is taken from its connection."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            node.create_topic("t")
+            plog = node.replicas.partition(TopicPartition("t", 0)).log  # type: ignore[union-attr]
+            assert plog is not None
+            async with connect(node.listener.endpoint) as client:
+                assert (await produced(client, 9, "t", {0: batch(b"x")})).error_code == 0
+                may_sync, real = asyncio.Event(), plog.disk.sync
+
+                async def slow(*what: Any) -> None:
+                    await may_sync.wait()
+                    await real(*what)
+
+                monkeypatch.setattr("strandline.log.syncer.UNSYNCED_BYTES_MAX", 150)
+                monkeypatch.setattr(plog.disk, "sync", slow)
+                try:
+                    for _ in range(5):
+                        produce(client, 9, "t", {0: batch(b"x" * 50)}, acks=acks)
+                    await until(lambda: plog.log_end_offset == 3)
+                    await asyncio.sleep(0.05)
+                    assert plog.log_end_offset == 3, "one makes it too much"
+                finally:
+                    may_sync.set()
+                await until(lambda: plog.log_end_offset == 6)
+            assert not node.listener.stats.refused
+
+    asyncio.run(main())

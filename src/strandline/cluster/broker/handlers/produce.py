@@ -207,8 +207,13 @@ class ProduceHandler:
         if self._replicas.trace is not None:
             self._replicas.trace.began(exchange.context.received_ms)
         request = read_request(body, exchange.context.version)
+        ended = held = False
 
         def done(result: ProduceResult) -> None:
+            nonlocal ended
+            ended = True
+            if held:
+                exchange.connection.let_go()
             if request.acks != 0:  # rule B9/acks-0-is-answered
                 self._respond(exchange, result)
             # rule B9/acks-0-fails-silently
@@ -219,7 +224,11 @@ class ProduceHandler:
                 exchange.respond_nothing()
 
         def append(prepared: Prepared) -> None:
+            nonlocal held
             self._append(exchange, request, prepared, lambda result: exchange.attempt(lambda: done(result)))
+            if not ended and request.acks != ACKS_ALL:  # rule B51/what-comes-behind-is-taken
+                held = True
+                exchange.connection.hold()
 
         slow = self._slow_to_pack(exchange.context, request) if self._replicas.packs_anew else None
         first = None if request.transactional_id is None else self._look_at(exchange.context, request)
