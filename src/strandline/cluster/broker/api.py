@@ -81,7 +81,7 @@ class Handlers:
         self._handlers = {type(handler): handler for handler in handlers}
 
     def of(self, kind: type[H]) -> H:
-        """The handler of this class. Raises KeyError where there is none."""
+        """Return the handler of this class. Raises KeyError if there is none."""
         return cast("H", self._handlers[kind])
 
 

@@ -61,7 +61,7 @@ NAME_CHARS_MAX = 256
 """Maximum characters of a client.id in a line: clients choose it."""
 
 ALL_ASKED = "all that the request asks for"
-"""Name of the change where the response names none and has no error field: ElectLeaders version 0 of all
+"""Name of the change if the response names no change and has no error field: ElectLeaders version 0 for all
 partitions."""
 
 NO_LINE = "internal error: a change has no line in the audit"

@@ -80,7 +80,7 @@ class BrokerParts:
         verifier: asks the coordinator of a transactional id, on whichever broker it is.
         marker_writer: writes transaction markers to the partitions that this broker leads.
         settings: static settings of the node, for DescribeConfigs.
-        derived: settings of Kafka's that nobody sets here, for DescribeConfigs.
+        derived: settings of Kafka's that cannot be set here, for DescribeConfigs.
         broker_epoch: returns the epoch of this process's registration, -1 before it.
         authorizer: by default every principal may do everything.
         supported: the levels of features that this node's build knows.

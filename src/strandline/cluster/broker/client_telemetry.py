@@ -53,7 +53,7 @@ class Subscription(NamedTuple):
     match: Mapping[str, Any]
 
     def fits(self, client: Mapping[str, str]) -> bool:
-        """Whether every pattern of the subscription matches the whole of the client's own value."""
+        """Return whether each pattern of the subscription matches the client's value of that attribute completely."""
         return all(pattern.fullmatch(client[key]) is not None for key, pattern in self.match.items())
 
 
@@ -190,7 +190,7 @@ class ClientTelemetry:
         return len(self._instances)
 
     def instances(self) -> Iterator[Instance]:
-        """Instances that have pushed within `KEPT_INTERVALS` push intervals."""
+        """Return an iterator over the instances that have pushed within `KEPT_INTERVALS` push intervals."""
         self._forget_silent()
         return (instance for instance in self._instances.values() if instance.pushed_ms is not None)
 

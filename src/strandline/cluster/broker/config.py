@@ -1,4 +1,4 @@
-"""Limits and switches of the broker and of its Kafka listeners."""
+"""Settings of the broker's handlers and of its Kafka listeners: limits and switches."""
 
 from __future__ import annotations
 

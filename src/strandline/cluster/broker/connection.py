@@ -52,7 +52,7 @@ R = TypeVar("R")
 log = structlog.get_logger("strandline.kafka")
 
 JOIN_BYTES_MAX = 32 * 1024
-"""Pieces of an answer up to this size are joined before they are written; larger ones are never copied."""
+"""Maximum bytes of a response's piece that is joined with others for one write; larger pieces are never copied."""
 
 
 class Listener(Protocol):
@@ -174,7 +174,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return 0 if transport is None else transport.get_write_buffer_size()
 
     def release_buffer(self) -> None:
-        """Give back the receive buffer of an idle connection."""
+        """Release the receive buffer of an idle connection."""
         self._in.release()
 
     # asyncio calls
@@ -423,7 +423,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         gate.authenticate(exchange, bytes(token), raw=True)
 
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-        """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
+        """Run a coroutine that answers an exchange; it is cancelled when the connection is lost."""
         task = asyncio.ensure_future(self.listener.loop_time.timed(self.peer, exchange, exchange.timed(work)))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._ended(exchange, done))

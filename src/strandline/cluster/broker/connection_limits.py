@@ -12,7 +12,7 @@ OF_ADDRESS = "its address has as many connections as it may (max.connections.per
 
 
 class ConnectionLimits:
-    """Counts the connections of all listeners. An address that has none is not remembered."""
+    """Counts the connections of all listeners, in total and by address. Addresses without connections have no entry."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._overall_max = config.connections_max

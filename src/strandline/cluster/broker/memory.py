@@ -228,8 +228,8 @@ FETCH_BYTES = 2000
 
 
 class KeptMemory:
-    """Bytes kept for clients between their requests, by principal, with a bound on the sum and on each principal (rule
-    A27). Without memory left nothing waits: the state is not kept, and the client is served without it.
+    """Bytes kept for clients between their requests, by principal, with a bound on the sum and on each (rule A27).
+    Without memory left nothing waits: the state is not kept, and the client is served without it.
 
     Invariants: at most `limit_bytes` in total, at most three quarters of that for one principal; a principal without
     kept bytes has no entry.

@@ -179,7 +179,7 @@ class Authorizer(Protocol):
 
 
 class AllowAll:
-    """Authorizer of a cluster on which none is configured: everybody may do everything."""
+    """Authorizer of a cluster without a configured one: every principal may do everything."""
 
     enabled = False
     generation: object = None
@@ -202,17 +202,17 @@ class Sink(Protocol):
 
 
 def topic(name: str) -> Resource:
-    """The resource of a topic."""
+    """Return the resource of a topic."""
     return Resource(ResourceKind.TOPIC, name)
 
 
 def group(group_id: str) -> Resource:
-    """The resource of a consumer group."""
+    """Return the resource of a consumer group."""
     return Resource(ResourceKind.GROUP, group_id)
 
 
 def transaction(transactional_id: str) -> Resource:
-    """The resource of a transactional id."""
+    """Return the resource of a transactional id."""
     return Resource(ResourceKind.TRANSACTIONAL_ID, transactional_id)
 
 
@@ -302,7 +302,7 @@ class Connection(Protocol):
         """Send the response of an exchange, with all others of this turn of the loop."""
 
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-        """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
+        """Run a coroutine that answers an exchange; it is cancelled when the connection is lost."""
 
     def run_alone(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         """As `run`, but take no later request until `work` ends: its writes come first, and its frame stays in place

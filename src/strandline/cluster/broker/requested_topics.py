@@ -38,7 +38,7 @@ def find_topic(image: MetadataImage, name: str | None, topic_id: TopicId | None)
 
 
 class TopicRef(NamedTuple):
-    """A topic asked for, by name or by id."""
+    """Reference to a topic in a request, by name or by id."""
 
     name: str | None
     topic_id: TopicId | None = None

@@ -18,7 +18,7 @@ from strandline.proto.ports import Clock
 
 LINES_MAX = 20
 WINDOW_MS = 10_000.0
-"""At most `LINES_MAX` lines are logged in `WINDOW_MS` milliseconds; the next line says how many were left out."""
+"""Maximum lines logged in a window of `WINDOW_MS` milliseconds; the next line has the number left out."""
 
 NAMED_MAX = 5
 """Maximum partitions named in a line; of further ones only the number is given."""

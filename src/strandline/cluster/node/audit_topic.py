@@ -82,7 +82,7 @@ class AuditTopic:
     """Takes lines (`add`), and writes them while it runs (`start`, `close`).
 
     Invariants:
-    - what waits is at most `CHANGES_BYTES_MAX` bytes of changes, and `LINES_MAX` lines and `BYTES_MAX` bytes of others;
+    - lines of changes wait up to `CHANGES_BYTES_MAX` bytes, other lines up to `LINES_MAX` lines and `BYTES_MAX` bytes;
     - each line that was added waits, is written, or is counted in `dropped`;
     - lines are written in the order in which they were added; one may be written twice, where it was not known whether
       the first attempt had succeeded.

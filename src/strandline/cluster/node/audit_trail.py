@@ -1,8 +1,8 @@
 """The trail of a node's audit: its files and its topic, by the settings `audit.*`.
 
 Files contain lines of JSON and are rotated by size; the oldest is deleted. Changes have files of their own. Logins,
-denials and failed changes are in other files beside them, so that no number of these removes a line of a change (rule
-A28).
+denials and failed changes are in other files beside them, so that none of these, however many, removes a line of a
+change (rule A28).
 """
 
 from __future__ import annotations

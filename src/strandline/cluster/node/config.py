@@ -84,7 +84,7 @@ class NodeConfig(NodeSettings):
 
     @property
     def node(self) -> NodeId:
-        """`node.id`, typed."""
+        """`node.id` as a `NodeId`."""
         return NodeId(self.node_id)
 
     @property

@@ -146,7 +146,7 @@ _OF = "of those that share a quota, lately"
 
 
 def of_replication_quotas(broker: BrokerRole) -> Iterator[Metric]:
-    """Metrics of the bytes that throttled replicas take of this broker (KIP-73); 0 while none is throttled."""
+    """Byte rates of throttled replicas on this broker (KIP-73); 0 while none is throttled."""
     from prometheus_client.core import GaugeMetricFamily
 
     replicas = broker.replicas
@@ -159,7 +159,7 @@ def of_replication_quotas(broker: BrokerRole) -> Iterator[Metric]:
 
 
 def of_quotas(broker: BrokerRole) -> Iterator[Metric]:
-    """Metrics of each key and share; none while no quota is set."""
+    """Metrics of the use of client quotas, by quota key and share; none while no quota is set."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     quotas = broker.kafka.quotas

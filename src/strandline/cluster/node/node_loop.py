@@ -42,7 +42,7 @@ BACKLOG = 1000
 """Maximum connections in the kernel's accept queue. Beyond it the kernel makes a client try again after a second."""
 
 COLLECTIONS_SHARE = 0.005
-"""Share of the event loop's time that full garbage collections may take: half of what shows in a client's p99."""
+"""Maximum share of the event loop's time for full garbage collections: half of the share that shows in a p99."""
 
 COLLECTIONS_PAUSE_S = 1.0
 """Minimum seconds between two full garbage collections."""

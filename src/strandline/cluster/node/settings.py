@@ -66,7 +66,7 @@ def _roles(name: str, text: str) -> frozenset[str]:
 
 
 def _directories(name: str, text: str) -> tuple[str, ...]:
-    # To make a directory's name durable its parent is synced, so the path must be absolute.
+    # A directory's name is made durable by a sync of its parent, whose path is derived from this one: normalize it.
     directories = tuple(map(os.path.abspath, split_list(text)))  # rule A1/directories-as-they-are-named
     if not directories or len(set(directories)) != len(directories):
         raise ConfigError(name, text, _DIRECTORIES)

@@ -70,7 +70,7 @@ class NodeTier:
         self.reaper.start(self._fatal)
 
     async def find_tiers(self, topic: str, topic_id: TopicId, allow_loss: bool) -> tuple[AdoptedTier, ...]:
-        """Find what the store has of a topic of this cluster; see `FindTiers`. Raises KafkaError, StoreError."""
+        """Find a topic's segments in the store; see `FindTiers`. Raises KafkaError, StoreError."""
         now_ms = self._believed.latest_ms()
         return await tiers_to_adopt(self.store, self._cluster_id, topic, topic_id, allow_loss=allow_loss, now_ms=now_ms)
 

@@ -1,4 +1,4 @@
-"""The production world of a node: the machine's clocks, chance, file system and network."""
+"""The production world of a node: the machine's clocks, random numbers, file system and network."""
 
 from __future__ import annotations
 

@@ -119,13 +119,13 @@ class ConsumerGroupsHandler:
     # ConsumerGroupDescribe
 
     async def describe(self, call: Call) -> Any:
-        """One answer a group, in order."""
+        """Answer ConsumerGroupDescribe: one answer per group, in order."""
         groups = await describe_each(call, call.request.group_ids, self._describe)
         return part(groups=Mapped(partial(self._group, call), groups))
 
     async def _describe(self, context: RequestContext, group_id: str) -> ConsumerGroupDescription:
-        """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_GROUP_ID,
-        GROUP_ID_NOT_FOUND (classic groups too), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return a group's description. Raises KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
+        INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (classic groups too), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
         require(self._authorizer, context, Operation.DESCRIBE, group(group_id))
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)

@@ -57,7 +57,7 @@ class ElectionsHandler:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST (unknown election type), or an error of the
                 requests to the controller.
         """
-        wire_kind = getattr(call.request, "election_type", 0)  # version 0 knows preferred elections alone
+        wire_kind = getattr(call.request, "election_type", 0)  # version 0 has preferred elections only
         if wire_kind not in _KINDS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no election type {wire_kind}: 0 is preferred, 1 unclean")
         kind, dry_run = _KINDS[wire_kind]

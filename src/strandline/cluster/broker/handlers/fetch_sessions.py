@@ -131,7 +131,7 @@ class Opened(NamedTuple):
 
 
 class FetchSessions:
-    """All fetch sessions of a broker.
+    """All fetch sessions of a broker (KIP-227).
 
     A session stores which partitions the client fetches, and what the last responses said of each. It belongs to the
     connection that opened it, and ends with it, as a client opens a new session after a reconnect anyway. A new session

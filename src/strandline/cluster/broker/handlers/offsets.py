@@ -65,8 +65,8 @@ class EpochQuery(NamedTuple):
 
 
 class EpochAnswer(NamedTuple):
-    """The largest leader epoch not above the requested one, and its end offset, at which the next epoch begins (rule
-    B33). If the log has only larger epochs, the requested epoch; -1 and -1 for a negative epoch or an error."""
+    """The largest leader epoch not above the requested one, and its end offset, where the next one begins (rule B33).
+    If the log has only larger epochs, the requested epoch; -1 and -1 for a negative epoch or an error."""
 
     query: EpochQuery
     error: ErrorCode

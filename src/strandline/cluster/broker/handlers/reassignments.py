@@ -43,7 +43,7 @@ class ReassignmentsHandler:
             for topic in request.topics
             for one in topic.partitions
         )
-        may_change = getattr(request, "allow_replication_factor_change", True)  # version 0 has no such word
+        may_change = getattr(request, "allow_replication_factor_change", True)  # version 0 has no such field
         asked = AlterReassignmentsRequest(moves, keeps_factor=not may_change)
         reply = await self._controller.ask(operations.ALTER_REASSIGNMENTS, asked, request.timeout)
         topics: dict[str, list[Any]] = {}

@@ -67,17 +67,17 @@ CALLS: Mapping[str, Introduction] = {
     methods.DESCRIBE_QUORUM.path: _anybody,
     CHECK: _anybody,
 }
-"""How to find the sender in the request of a call, by path."""
+"""Functions that find the sender in the request of a call, by path."""
 
 EACH_FRAME: Mapping[str, Introduction] = {
     methods.SESSION.path: _of(methods.SESSION, _node_id),
     WATCH: _anybody,
     REFLECTION: _anybody,
 }
-"""How to find the sender in each frame of a stream, by path."""
+"""Functions that find the sender in each frame of a stream, by path."""
 
 FIRST_FRAME: Mapping[str, Introduction] = {STREAM_METHOD: lambda frame: frames.read_hello(frame)[0].node_id}
-"""How to find the sender in the first frame of a stream, by path; its other frames are not checked."""
+"""Functions that find the sender in the first frame of a stream, by path; its other frames are not checked."""
 
 
 class Caller(Protocol):

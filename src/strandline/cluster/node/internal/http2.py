@@ -130,7 +130,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     # asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the preface and SETTINGS. (asyncio sets TCP_NODELAY.)"""
+        """Send the preface and SETTINGS, and check the peer of a TLS connection. (asyncio sets TCP_NODELAY.)"""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         peername = transport.get_extra_info("peername")
