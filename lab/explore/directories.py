@@ -49,7 +49,9 @@ class _Room:
 class _Syncer:
     """Syncer that syncs in steps of the model."""
 
-    def mark(self, log: Any, *, waited_for: bool = True) -> None:
+    has_room = True
+
+    def mark(self, log: Any, size: int = 0, *, waited_for: bool = True) -> None:
         log.mark()
 
 

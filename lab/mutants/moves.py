@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, dropped, never, one_change, part, removed, value
+from lab.mutants.mutant import Mutant, dropped, instead, never, one_change, part, removed, value
 
 _PLANNER = "tests/tools/test_moves_planner.py"
 _SCHEDULES = "tests/schedules/moves/test_moves.py"
@@ -118,6 +118,19 @@ TABLE: tuple[Mutant, ...] = (
         "B50: what is synced is told of a hole, too, or its leader sends no more of it",
         removed(),
         "tests/replica/test_healing.py::test_the_leader_hears_how_far_a_hole_is_filled",
+    ),
+    one_change(
+        "acks-1-fills-the-page-cache",
+        "B51: acks of 0 and 1 wait for room where much waits for its sync",
+        instead('append.end(error, "", synced)'),
+        "tests/replica/test_appends.py::test_who_waits_for_no_sync_waits_for_room[1]",
+        "tests/replica/test_appends.py::test_who_waits_for_no_sync_waits_for_room[0]",
+    ),
+    one_change(
+        "leaders-send-more-than-a-disk-takes",
+        "B51: a leader gets no credit while much waits for its sync",
+        part("not self._shared.directories.wait_for_room(self._signal.set)", "True"),
+        "tests/replica/test_follower_streams.py::test_a_leader_may_send_more_once_a_slow_disk_has_synced",
     ),
     one_change(
         "a-disk-gets-more-than-it-takes",

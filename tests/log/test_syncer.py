@@ -104,6 +104,50 @@ def test_one_turn_one_group(tmp_path: Path) -> None:
     run(tmp_path, play)
 
 
+def test_room_is_there_again_when_enough_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule B51: bytes count from the mark to the end of their sync, those of the next group, too."""
+    monkeypatch.setattr("strandline.log.syncer.UNSYNCED_BYTES_MAX", 100)
+
+    async def play(scene: Scene) -> None:
+        (a, b), called, syncer = scene.logs, [], scene.syncer
+        syncer.when_room(lambda: called.append("at once"))
+        fill(a, 1)
+        syncer.mark(a, 60)
+        await scene.begin()
+        for log in (b, a):
+            fill(log, 1)
+            syncer.mark(log, 60)
+        assert (syncer.unsynced_bytes, syncer.has_room) == (180, False)
+        syncer.when_room(lambda: called.append("later"))
+        scene.disk.started.clear()
+        scene.disk.gate.set()
+        await scene.disk.started.wait()
+        scene.disk.gate.clear()
+        assert called == ["at once"], "the second group is as much"
+        await scene.let_go()
+        assert called == ["at once", "later"]
+        assert (syncer.unsynced_bytes, syncer.has_room) == (0, True)
+
+    run(tmp_path, play)
+
+
+def test_nobody_waits_for_room_of_a_syncer_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits is told, and so is whoever asks later."""
+    monkeypatch.setattr("strandline.log.syncer.UNSYNCED_BYTES_MAX", 100)
+
+    async def play(scene: Scene) -> None:
+        called: list[str] = []
+        fill(scene.logs[0], 1)
+        scene.syncer.mark(scene.logs[0], 200)
+        await scene.begin()
+        scene.syncer.when_room(lambda: called.append("waited"))
+        scene.syncer.abandon()
+        scene.syncer.when_room(lambda: called.append("came late"))
+        assert called == ["waited", "came late"]
+
+    run(tmp_path, play)
+
+
 def test_only_what_was_written_before_the_start_counts(tmp_path: Path) -> None:
     """Rules A9, E9: a sync has two instants. What is written while it runs belongs to the next group."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,5 +28,34 @@ def test_refused_before_there_was_a_log(tmp_path: Path, named_by: str) -> None:
             assert (await leader.append(TP, second)).error is ErrorCode.UNKNOWN_TOPIC_ID
             assert (await leader.append(TP, first)).error is ErrorCode.NONE
             assert (await leader.append(TP, second)).error is ErrorCode.NONE
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_who_waits_for_no_sync_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int) -> None:
+    """Rule B51: beyond a bound of what lies in the page cache alone, no append is answered before some was synced."""
+    monkeypatch.setattr("strandline.log.syncer.UNSYNCED_BYTES_MAX", 150)
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=1) as cluster:
+            leader, may_sync = cluster[1], asyncio.Event()
+            cluster.create()
+            assert (await leader.append(TP, batch(b"a"))).error is ErrorCode.NONE
+            real = leader.disk.sync
+
+            async def slow(files: Any, directories: Any = (), wait_ms: float = 0.0) -> None:
+                await may_sync.wait()
+                await real(files, directories)
+
+            monkeypatch.setattr(leader.disk, "sync", slow)
+            try:
+                first, *others = [leader.append(TP, batch(b"a" * 50), acks) for _ in range(4)]
+                assert (await first).error is ErrorCode.NONE
+                await asyncio.sleep(0.05)
+                assert [one.done() for one in others] == [False] * 3
+            finally:
+                may_sync.set()
+            assert [(await one).error for one in others] == [ErrorCode.NONE] * 3
 
     asyncio.run(scenario())

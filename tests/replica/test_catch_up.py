@@ -79,9 +79,9 @@ def test_a_follower_that_lags_is_synced_by_itself(tmp_path: Path, monkeypatch: p
     marked: list[bool] = []
     mark = Syncer.mark
 
-    def spy(self: Syncer, log: PartitionLog, **how: Any) -> None:
+    def spy(self: Syncer, log: PartitionLog, size: int = 0, **how: Any) -> None:
         marked.append(how.get("waited_for", True))
-        mark(self, log, **how)
+        mark(self, log, size, **how)
 
     monkeypatch.setattr(Syncer, "mark", spy)
 

@@ -205,6 +205,40 @@ def test_a_follower_acknowledges_what_it_has_synced(tmp_path: Path, monkeypatch:
     asyncio.run(scenario())
 
 
+def test_a_leader_may_send_more_once_a_slow_disk_has_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule B51: what the page cache takes is no measure. While too much is not synced the leader gets no credit."""
+    monkeypatch.setattr("strandline.log.syncer.UNSYNCED_BYTES_MAX", 150)
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            heard = leader._heard[stream]
+            disk, may_sync = cluster[2].disk, asyncio.Event()
+            real = disk.sync
+
+            async def slow(files: Any, directories: Any = (), wait_ms: float = 0.0) -> None:
+                await may_sync.wait()
+                await real(files, directories)
+
+            monkeypatch.setattr(disk, "sync", slow)
+            try:
+                await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
+                for offset in range(3):
+                    await stream.write(replicated(b"a" * 50, offset))
+                await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 3)
+                cluster[2].replicas.partition(TP).synced()  # type: ignore[union-attr]
+                said = await leader.next_of("on_ack", stream)
+                assert said[1:] == (3, 0)
+                assert not heard, "credit would be in the same frame"
+            finally:
+                may_sync.set()
+            assert (await leader.next_of("on_credit", stream))[0] > 300
+
+    asyncio.run(scenario())
+
+
 def test_a_verdict_on_a_position_that_has_moved(tmp_path: Path) -> None:
     """Rule B8, truncation: an answer counts only while the fetch offset is still the log's end: here data came
     first."""

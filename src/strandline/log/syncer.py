@@ -20,6 +20,12 @@ _DISK_FAILED = (DiskError, FileNotFoundError)
 """FileNotFoundError: somebody has taken the log's directory away."""
 
 
+UNSYNCED_BYTES_MAX = 32 << 20
+"""Bytes of one directory's logs that may be written and not synced before whoever waits for no sync waits all the same.
+A page cache takes a gigabyte in a second; a disk of 100 MB/s then has one sync of ten seconds, for which everybody
+waits, and which is longer than `disk.sync.timeout.ms`: the node would take that disk for one that hangs, and stop."""
+
+
 class Syncer:
     """Makes marked logs durable.
 
@@ -50,6 +56,12 @@ class Syncer:
         """Marked logs for which nobody waits."""
         self._unhurried_is_next = False
         """The group under way, or the last one, is of logs that are waited for."""
+        self.unsynced_bytes = 0
+        """Bytes that were marked and whose sync has not ended."""
+        self._bytes: dict[PartitionLog, int] = {}
+        """Of these, the ones that no group has yet."""
+        self._group_bytes = 0
+        self._for_room: dict[Callable[[], None], None] = {}
         self._group: list[PartitionLog] = []
         self._failed: dict[PartitionLog, OSError] = {}
         """Logs of the group whose sync failed, with the error."""
@@ -64,10 +76,29 @@ class Syncer:
         self.syncs = 0
         """Groups synced so far."""
 
-    def mark(self, log: PartitionLog, *, waited_for: bool = True) -> None:
+    @property
+    def has_room(self) -> bool:
+        """Whether fewer bytes than `UNSYNCED_BYTES_MAX` wait for their sync."""
+        return self.unsynced_bytes < UNSYNCED_BYTES_MAX
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call once there is room: at once where there is, and where nothing is synced any more."""
+        if self.has_room or self._broken is not None:
+            call()
+        else:
+            self._for_room[call] = None
+
+    def _tell_room(self) -> None:
+        if self._for_room and (self.has_room or self._broken is not None):
+            calls, self._for_room = self._for_room, {}
+            for call in calls:
+                call()
+
+    def mark(self, log: PartitionLog, size: int = 0, *, waited_for: bool = True) -> None:
         """`log` was written to: sync it with the next group. Cheap; call it after every append.
 
         Args:
+            size: bytes that were written.
             waited_for: False: no acknowledgement waits for it, for it is of a replica that is catching up. It is synced
                 in turn with the groups of those that are waited for: its bytes would make their syncs longer.
         """
@@ -86,6 +117,9 @@ class Syncer:
         elif waited_for and log in self._unhurried:  # rule B50/who-is-waited-for-stays-behind
             del self._unhurried[log]
             self._marked.append(log)
+        if size:
+            self._bytes[log] = self._bytes.get(log, 0) + size
+            self.unsynced_bytes += size
 
     async def drain(self) -> None:
         """Return when everything marked so far, and what that entails, has been synced or has failed."""
@@ -128,11 +162,14 @@ class Syncer:
     def _break(self, error: Exception) -> None:
         """Nothing of what was to be synced counts, and nothing is synced any more."""
         self._broken = error
+        self.unsynced_bytes = self._group_bytes = 0
+        self._bytes.clear()
         broken, self._group, self._marked = [*self._group, *self._marked, *self._unhurried], [], []
         self._unhurried.clear()
         for log in broken:
             log.sync_pending = False
             log.sync_failed(error)  # rule A9/syncer-ends-and-fences-nothing
+        self._tell_room()
 
     def _next_group(self) -> list[PartitionLog]:
         """The logs to be synced now: those for which nobody waits in turn with those for which somebody does."""
@@ -150,8 +187,10 @@ class Syncer:
         failed = self._failed = {}
         files: list[File] = []
         directories: dict[str, None] = {}
+        self._group_bytes = 0
         for log in self._group:
             log.sync_pending = False
+            self._group_bytes += self._bytes.pop(log, 0)
         self._group = [log for log in self._group if log.failure is None]
         for log in self._group:
             try:
@@ -188,11 +227,13 @@ class Syncer:
         synced = self._end([log for log in self._group if log not in failed], failed)
         self._fence(failed)
         self._group = []
+        self.unsynced_bytes -= self._group_bytes
         if synced:
             self.syncs += 1
             if self.trace is not None:
                 self.trace.sync_ended(synced)
             self._on_synced(synced)
+        self._tell_room()
 
     def _end(self, logs: list[PartitionLog], failed: dict[PartitionLog, OSError]) -> list[PartitionLog]:
         """The sync succeeded for these; returns those of which it counts, and adds the others to `failed`."""

@@ -125,6 +125,14 @@ class Directories:
         """True if no directory has room: the broker takes no writes."""
         return all(directory.room.full for directory in self.usable)
 
+    def wait_for_room(self, call: Callable[[], None]) -> bool:
+        """Whether some directory has more to sync than `UNSYNCED_BYTES_MAX`; `call` is called once that one has not."""
+        for directory in self.usable:
+            if not directory.syncer.has_room:
+                directory.syncer.when_room(call)
+                return True
+        return False
+
     def set_trace(self, trace: RequestTrace | None) -> None:
         """Note the stages of requests, while somebody asks for it."""
         self.trace = trace

@@ -226,7 +226,9 @@ class Fetcher:
                 pieces.append(frames.pack_ack(following.id, *offsets))
                 size += len(pieces[-1])
         consumed = self._consumed
-        if consumed and (pieces or consumed >= self._shared.config.fetch_window_bytes // 4):
+        is_due = consumed > 0 and (bool(pieces) or consumed >= self._shared.config.fetch_window_bytes // 4)
+        # rule B51/leaders-send-more-than-a-disk-takes
+        if is_due and not self._shared.directories.wait_for_room(self._signal.set):
             pieces.append(frames.pack_credit(consumed))
             self._consumed = 0
         return b"".join(pieces)
@@ -727,7 +729,8 @@ class Following:
             shared.directories.trace.followed_up(self.partition.topic_partition, self.log.log_end_offset)
         if shared.config.sync_before_ack:
             # rule B50/who-catches-up-is-synced-with-the-others
-            shared.directories.of(self.log.home).syncer.mark(self.log, waited_for=self.is_waited_for)
+            syncer = shared.directories.of(self.log.home).syncer
+            syncer.mark(self.log, len(batches), waited_for=self.is_waited_for)
         else:
             self._fetcher.acknowledge(self)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -607,11 +608,12 @@ class Partition:
             append.log_start_offset = self.log_start_offset
         shared = self._shared
         shared.counters.appends += 1
+        syncer = shared.directories.of(plog.home).syncer
         if not result.duplicate:
             effects = core.appended(result.next_offset, now_ms)
             self._publish(result)
             if shared.config.sync_before_ack:
-                shared.directories.of(plog.home).syncer.mark(plog)
+                syncer.mark(plog, len(result.data))
             self._carry_out(effects)
         # rule C1/duplicate-answered-uncommitted, rule B9/acks-all-answers-at-the-append, rule B9/acks-1-waits
         if waits and core.high_watermark < result.next_offset:
@@ -619,7 +621,11 @@ class Partition:
             return append
         # An ack that waits for nobody names the leader alone, which has the batch but may not have synced it yet.
         synced = core.synced_replicas(result.next_offset) or (shared.node_id,)
-        append.end(core.judge_committed() if waits else ErrorCode.NONE, "", synced)
+        error = core.judge_committed() if waits else ErrorCode.NONE
+        if waits or syncer.has_room:
+            append.end(error, "", synced)
+        else:
+            syncer.when_room(partial(append.end, error, "", synced))  # rule B51/acks-1-fills-the-page-cache
         return None
 
     def _refuse(self, append: Append, batches: memoryview, error: ErrorCode, message: str) -> None:

@@ -223,6 +223,11 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
     yield _counter(
         "strandline_mended_holes", "Such parts of logs that were healed from a leader.", counters.mended_holes
     )
+    yield _gauge(
+        "strandline_unsynced_bytes",
+        "Bytes of logs that were written and wait for their sync; beyond 32 MB in one log directory producers wait.",
+        sum(directory.syncer.unsynced_bytes for directory in replicas.directories.all),
+    )
     yield _counter("strandline_scrubbed_bytes", "Bytes of logs that the scrub has read.", counters.scrubbed_bytes)
     yield _gauge(
         "strandline_rotten_replicas",
