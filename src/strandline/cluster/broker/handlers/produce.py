@@ -69,8 +69,8 @@ _RARE_BITS = Codec.ZSTD | TRANSACTIONAL_BIT
 
 HOLD_MS_MAX = 250.0
 """Milliseconds of the event loop after which a request's further batches fail with REQUEST_TIMED_OUT (to be sent again)
-if they must be decompressed or recompressed. Both happen in the event loop for short batches, and a kilobyte may
-decompress to 32 MiB."""
+if they must be decompressed or recompressed. The event loop decompresses all compressed batches, of which a kilobyte
+may become 32 MiB, and recompresses short ones."""
 
 GRANULARITY_MS = 100.0
 """Granularity of the deadlines of produce requests in milliseconds; coarse, as their timeouts are seconds."""
