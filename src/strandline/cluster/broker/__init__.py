@@ -1,1 +1,1 @@
-"""The listener that Kafka clients connect to: frames, one small file an API, no decisions."""
+"""The listener for Kafka clients, and one handler file per family of APIs; decisions are made in other rooms."""

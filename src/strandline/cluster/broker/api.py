@@ -1,7 +1,8 @@
-"""An API of the listener: its number, its versions, and the handler that reads and answers it.
+"""An API of the listener: its key, its versions, and the handler that reads and answers its requests.
 
-There are two kinds. Some get the bytes of the request and answer through its exchange: Produce and Fetch, which must
-not copy, and two small ones. Those of `by_schema` are read and written by the schema: their handlers get the message.
+There are two kinds of handlers. Those of `by_hand` get the bytes of the request and answer through its exchange:
+Produce and Fetch, which must not copy, and two small ones. Those of `by_schema` get the decoded message and return one
+to encode; the schema of the API decodes and encodes.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from strandline.proto.steps import Steps, at_once, whole
 H = TypeVar("H")
 
 INJECTED = "injected by a test"
-"""The message beside an error of fault injection, where the answer has room for one."""
+"""Error message of injected faults, in responses that have a message field."""
 
 TAGGED_TWICE = frozenset({Api.ALTER_USER_SCRAM_CREDENTIALS})
-"""librdkafka (2.16, and before) writes the tagged fields behind these requests twice; Kafka looks at no byte there."""
+"""APIs whose requests librdkafka (up to 2.16) ends with the tagged fields written twice; Kafka ignores bytes there."""
 
 MESSAGE_CHARS_MAX = 1000
-"""A sentence beside an error quotes what the client has sent; the older formats have room for 32,767 bytes."""
+"""Maximum characters of an error message, which may quote the client; older formats have room for 32,767 bytes."""
 
 
 Change = tuple[str, ErrorCode]
-"""(what was asked for, what became of it)."""
+"""(requested change, its result)."""
 
 Changes = Callable[[Any, Any], Iterator[Change]]
-"""(request, its answer) -> each thing that was to be changed. It names things and never holds a secret."""
+"""(request, response) -> the changes that the request asked for. They name resources and never hold a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +48,16 @@ class ServedApi:
     """One API as the listener serves it.
 
     Attributes:
-        api: which.
-        first, last: the versions served, inclusive; each of them whole.
-        handle: reads the body and answers; the body is a view of the receive buffer, valid until it returns.
-            Raises ProtocolError for a body that is not what it says.
-        refuse_all: answers with one error for everything asked, and does nothing else (fault injection); false, and no
-            answer, where the answer to this request has no place for an error.
-        large: may be as large as `socket.request.max.bytes`.
-        large_answer: brings many bytes, which wait while clients make the node hold too many.
-        by_schema: its messages are read and written by the schema, not by hand.
-        changes: what a request and its answer say was changed, for the audit; None: this API changes nothing that an
-            operator cares for.
+        first, last: the versions served, inclusive; each is implemented completely.
+        handle: reads the body and answers; the body is a view of the receive buffer, valid until `handle` returns.
+            Raises ProtocolError for a malformed body.
+        refuse_all: answers with one error for all items of the request, and changes nothing (fault injection). Returns
+            False, without answering, if the response to this request has no field for an error.
+        large: requests may be as large as `socket.request.max.bytes`.
+        large_answer: responses may be large; requests wait while the node holds too many bytes for clients.
+        by_schema: the schema reads and writes its messages.
+        changes: lists the changes of a request and its response for the audit; None: the API changes nothing that is
+            audited.
     """
 
     api: Api
@@ -81,20 +81,20 @@ class Handlers:
         self._handlers = {type(handler): handler for handler in handlers}
 
     def of(self, kind: type[H]) -> H:
-        """The handler of this class. Raises KeyError where there is none."""
+        """Return the handler of this class. Raises KeyError if there is none."""
         return cast("H", self._handlers[kind])
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRow:
-    """A row of the table of APIs. What its handler asks the authorizer stands in `strandline.proto.kafka.access`, for
-    clients know it too.
+    """A row of the table of APIs. The rights that an API needs are listed in `strandline.proto.kafka.access`, which
+    clients use too.
 
     Attributes:
         first, last: the versions served, inclusive.
-        bind: what serves it, by one broker's handlers.
+        bind: makes the served API from one broker's handlers.
         changes: see `ServedApi`.
-        strict_since: the version since which its clients know THROTTLING_QUOTA_EXCEEDED (KIP-599); None: it makes and
+        strict_since: first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599); None: the API creates and
             deletes no partitions.
     """
 
@@ -116,7 +116,7 @@ class HandMade(Protocol):
 def by_hand(
     api: Api, versions: tuple[int, int], kind: type[HandMade], *, large: bool = False, large_answer: bool = False
 ) -> ApiRow:
-    """An API whose handler gets the bytes."""
+    """Return the row of an API whose handler, of class `kind`, gets the bytes of requests."""
     first, last = versions
 
     def bind(handlers: Handlers) -> ServedApi:
@@ -130,8 +130,8 @@ class Call(NamedTuple):
     """A request read by the schema.
 
     Attributes:
-        charge: what its changes of the metadata cost (`Exchange.charge`).
-        connection: does what is long in steps (`Connection.stepped`).
+        charge: returns the charge for changes of the metadata (`Exchange.charge`).
+        connection: runs long work in steps (`Connection.stepped`).
     """
 
     api: Api
@@ -142,9 +142,8 @@ class Call(NamedTuple):
 
 
 def part(**values: Any) -> dict[str, Any]:
-    """An answer or a part of it, for every version: what a version does not have is left out when it is written.
-
-    The sentence beside an error is cut to what every version has room for.
+    """Return the fields of a response, or of a part of one, for all versions. Fields that a version lacks are left out
+    when it is encoded. An error message is cut to `MESSAGE_CHARS_MAX`.
     """
     if "error_message" in values:
         values["error_message"] = short(values["error_message"])
@@ -152,17 +151,17 @@ def part(**values: Any) -> dict[str, Any]:
 
 
 def short(message: str | None) -> str | None:
-    """The message, cut to what every version has room for."""
+    """Return the message, cut to `MESSAGE_CHARS_MAX` characters, for which every version has room."""
     return message if message is None or len(message) <= MESSAGE_CHARS_MAX else message[:MESSAGE_CHARS_MAX] + "..."
 
 
 Answer = Callable[[H, Call], Any]
-"""Makes a message of `part`s, or one encoded already, as a list of its pieces behind throttle_time_ms. A generator
-makes it in steps; a coroutine runs as a task of the connection, and does what is long by `call.connection.stepped`.
-Raises KafkaError: then the refusal is the answer."""
+"""Method that returns a response made of `part`s, or the list of its encoded pieces after throttle_time_ms. A generator
+makes it in steps; a coroutine runs as a task of the connection, and does long work by `call.connection.stepped`.
+Raises KafkaError: then the response is the refusal with that error."""
 
 Refuse = Callable[[H, Call, ErrorCode, str], Any]
-"""Makes an answer that says one error for everything asked."""
+"""Method that returns a response with one error for all items of the request."""
 
 
 def by_schema(
@@ -175,8 +174,9 @@ def by_schema(
     changes: Changes | None = None,
     strict_since: int | None = None,
 ) -> ApiRow:
-    """An API whose messages are read and written by the schema; `answer` is a method of `kind`. So is `refuse`, where
-    `strandline.cluster.broker.refusal` cannot derive it. For the rest see `ApiRow`."""
+    """Return the row of an API whose messages the schema decodes and encodes. `answer` is a method of the handler class
+    `kind`, and so is `refuse`, needed where `strandline.cluster.broker.refusal` cannot derive the refusal. For the
+    other arguments see `ApiRow`."""
     first, last = versions
 
     def bind(handlers: Handlers) -> ServedApi:
@@ -191,12 +191,12 @@ def by_schema(
 
 
 def _refused(call: Call, error: ErrorCode, message: str) -> Any:
-    """The refusal that the schemas give."""
+    """Return the refusal derived from the schemas."""
     return refused(call.api, call.context.version, call.request, error, short(message) or "")
 
 
 def read_request_in_steps(api: Api, version: int, body: Buffer) -> Steps[Any]:
-    """A request by the schema, as it is taken here. Raises ProtocolError."""
+    """Decode a request by the schema; accepts tagged fields written twice (`TAGGED_TWICE`). Raises ProtocolError."""
     message = schema.request(api, version)
     try:
         return (yield from message.decode_in_steps(body))
@@ -210,7 +210,7 @@ read_request = whole(read_request_in_steps)
 
 
 class _SchemaApi:
-    """Decodes, lets the handler answer, encodes."""
+    """One API of `by_schema`: decodes requests, calls the handler's method, encodes responses."""
 
     def __init__(
         self,
@@ -280,14 +280,14 @@ class _SchemaApi:
 
 
 def _explain(request: Any) -> dict[str, object]:
-    """Figures of a slow request: the topics that it names."""
+    """Return log fields of a slow request: the topics that it names."""
     topics = getattr(request, "topics", None) or ()
     names = (name for one in topics if (name := getattr(one, "name", None) or getattr(one, "topic", None)))
     return {"topics": some_of(names, len(topics))} if topics else {}
 
 
 def _tells(message: Any, error: ErrorCode, written: schema.Message) -> bool:
-    """True if the error stands anywhere in the message, as it is written."""
+    """True if the encoded message contains the error anywhere."""
     return _holds(written.decode(bytes(written.encode({"throttle_time": 0, **message}))), error)
 
 

@@ -1,12 +1,13 @@
-"""The audit: one line for each login and each change that a client asks for: who asked, from where, what became of it.
+"""The audit: one line for each login and each change that a client asks for, with the principal, its address and the
+result.
 
-The handlers know nothing of it: the APIs that change something are wrapped, and request and answer are read once more.
-What the table says of a request names things and never holds a secret. Denied requests come from the authorizer.
+Handlers do not know of the audit: the APIs that change something are wrapped, and their requests and responses are
+decoded a second time. Lines name resources and never hold a secret. Lines of denied requests come from the authorizer.
 
-No change goes without its line, and none is cut (rule A28): a request may hold many changes, and a change many
-characters. The first have a line each, the others share lines, and what is too long for a line goes on in the next.
-Lines of logins and of attempts that failed come at a bounded rate, of each principal and of all: whoever may connect
-could push the changes out of the audit with them.
+Every change has a line, and none is cut (rule A28), although a request may hold many changes and a change many
+characters: the first `CHANGES_MAX` have a line each, the others share lines, and text too long for a line goes on in
+the next. Lines of logins and of failed changes are limited in rate, for each principal and in total; otherwise any
+client could push the changes out of the audit.
 """
 
 from __future__ import annotations
@@ -34,33 +35,33 @@ CHANGES_MAX = 100
 """Maximum changes of one request that get a line each; further ones share lines, one line for each result."""
 
 CHARS_MAX = 8_000
-"""Characters of a line's changes at most."""
+"""Maximum characters of the changes in one line."""
 
 BETWEEN = "; "
 """Separator of changes that share a line."""
 
 WINDOW_MS = 10_000.0
-"""Rates are counted in windows of this length; at the end of one a line tells how many lines were left out."""
+"""Milliseconds of the windows in which rates are counted; after a window a line tells how many lines were left out."""
 
 KEY_CHARS_MAX = 256
-"""Leading characters of a principal's name that are compared: longer names that begin alike share a rate."""
+"""Characters of a principal's name that are compared; longer names with the same beginning share a rate."""
 
 LOGINS_MAX = (10, 1_000)
-"""Maximum lines of logins in a window, of one principal and of all: a client that authenticates again and again
+"""Maximum lines of logins in a window, per principal and in total, so that a client that authenticates again and again
 pushes nothing out of the audit."""
 
 FAILED_LOGINS_MAX = (20, 100)
-"""Maximum lines of failed logins in a window, of one address and of all."""
+"""Maximum lines of failed logins in a window, per address and in total."""
 
 FAILED_CHANGES_MAX = (100, 1_000)
-"""Changes that were not made, of one principal and altogether. Whoever may change one topic could ask for a million
-that there are not."""
+"""Maximum lines of failed changes in a window, per principal and in total: a principal that may change one topic could
+ask to change a million that do not exist."""
 
 NAME_CHARS_MAX = 256
 """Maximum characters of a client.id in a line: clients choose it."""
 
 ALL_ASKED = "all that the request asks for"
-"""Name of the change where the response names none and has no error field: ElectLeaders version 0 of all
+"""Name of the change if the response names no change and has no error field: ElectLeaders version 0 for all
 partitions."""
 
 NO_LINE = "internal error: a change has no line in the audit"
@@ -72,11 +73,13 @@ DENIED = frozenset(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-"""What the authorizer has a line for, at a bounded rate: a stranger cannot fill the audit with refusals."""
+"""Errors that have no line here: the authorizer writes one, at a bounded rate, so that clients without rights cannot
+fill the audit with denials."""
 
 
 class Audit:
-    """Wraps the APIs that change something; a line for each change by the logger `strandline.audit`, and to `sink`."""
+    """Wraps the APIs that change something, and writes a line for each change to the logger `strandline.audit` and to
+    `sink`."""
 
     def __init__(self, sink: Sink | None) -> None:
         self._sink = sink
@@ -85,19 +88,19 @@ class Audit:
         self._failed_changes = LineRate(*FAILED_CHANGES_MAX, self._tells("changes that failed"))
 
     def intercept(self, apis: Mapping[int, ServedApi]) -> dict[int, ServedApi]:
-        """The APIs by key, those wrapped that change something."""
+        """Return the APIs by key, with those that change something wrapped."""
         return {
             key: served if served.changes is None else self._audited(served, served.changes)
             for key, served in apis.items()
         }
 
     def close(self) -> None:
-        """Write how many lines were left out so far."""
+        """Write how many lines the rates have left out so far."""
         for rate in (self._logins, self._failed_logins, self._failed_changes):
             rate.close()
 
     def login(self, context: RequestContext, mechanism: str, user: str, result: ErrorCode) -> None:
-        """A client has authenticated, or failed to."""
+        """Write a line for a successful or failed authentication. `user`: the name that the client claimed."""
         if result is ErrorCode.NONE:
             admitted = self._logins.admits(context.principal, context.received_ms)  # rule A28/logins-fill-the-audit
         else:
@@ -126,20 +129,20 @@ class Audit:
             watched = _Watched(exchange, lambda answer: self._note(row, context, asked, answer))
 
             def gone() -> None:
-                """Audit the request of a client that left before the answer, with everything that it asked for."""
+                """Write lines for all requested changes, result unknown: the client left before the response."""
                 ended = _Watched(exchange, lambda answer: self._note(row, context, asked, answer, UNKNOWN))
                 ended.answers = False
                 try:
                     if not served.refuse_all(ended, memoryview(asked), ErrorCode.REQUEST_TIMED_OUT):
                         # rule A28/unnamed-changes-are-unseen
                         self._write(context, "change", Line(ALL_ASKED, UNKNOWN, {}))
-                except ProtocolError:  # it was not read to its end yet, and could not have been: nothing was asked for
+                except ProtocolError:  # malformed, and not decoded completely yet: it asked for nothing
                     pass
-                except Exception:  # the end of a connection must go on to its end
+                except Exception:  # the cleanup of the connection must go on
                     log.exception(NO_LINE, api=context.api, version=context.version)
 
             served.handle(watched, memoryview(asked))
-            if not exchange.ready and not watched.is_seen:  # it was read: whoever leaves now has asked for something
+            if not exchange.ready and not watched.is_seen:  # a client that leaves from now on has asked for changes
                 exchange.when_gone = gone  # rule A20/whoever-leaves-is-unseen
 
         return replace(served, handle=handle)
@@ -167,7 +170,7 @@ class Audit:
             log.exception(NO_LINE, api=context.api, version=context.version)
 
     def _admitted(self, context: RequestContext, changes: Iterable[Change], result: str) -> Iterator[tuple[str, str]]:
-        """Changes that get a line: all that were made or may have been, and others at a bounded rate."""
+        """Yield the changes that get a line: all that were or may have been made, and failed ones at a bounded rate."""
         for what, error in changes:
             name = result or error.name
             # rule A28/failures-without-number
@@ -191,12 +194,12 @@ class Audit:
 
 
 def _is_rehearsal(request: Any) -> bool:
-    """True if the request changes nothing: validate_only, and elections that are only previewed."""
+    """True if the request changes nothing: one with validate_only, or the preview of an election."""
     return bool(getattr(request, "validate_only", False)) or getattr(request, "election_type", 0) < 0
 
 
 class _Watched(Exchange):
-    """An exchange whose answer is seen before it is sent."""
+    """An exchange that passes its response to `see` before it is sent."""
 
     __slots__ = ("_inner", "_see", "answers", "is_seen")
 
@@ -205,9 +208,9 @@ class _Watched(Exchange):
         self._inner = inner
         self._see = see
         self.answers = True
-        """The answer is sent; else it is only looked at."""
+        """Send the response; False: pass it to `see` only."""
         self.is_seen = False
-        """Each change has its line from here on, whether the client stays or not."""
+        """True once `see` has the response: each change gets its line even if the client leaves."""
 
     def throttle_ms(self) -> int:
         return self._inner.throttle_ms() if self.answers else 0
@@ -259,10 +262,10 @@ class Line(NamedTuple):
     """One line of the audit.
 
     Attributes:
-        what: was changed.
-        result: what became of it.
-        more: figures that only some lines have: ``changes``, how many share it; ``part``, as ``2/3``, of one that is
-            too long.
+        what: the change, or several changes that share the line.
+        result: name of the error code, or `UNKNOWN`.
+        more: fields that only some lines have: ``changes``, the number that share the line; ``part``, as ``2/3``, of a
+            change too long for one line.
     """
 
     what: str
@@ -271,7 +274,7 @@ class Line(NamedTuple):
 
 
 def lines_of(changes: Iterable[tuple[str, str]]) -> Iterator[Line]:
-    """Lines for the changes of one request, given as (what, result), in their order."""
+    """Yield the lines for the changes of one request, given as (what, result), in their order."""
     alone = 0
     shared: list[str] = []
     size, of_shared = 0, ""
@@ -304,11 +307,11 @@ def _parts(what: str, result: str) -> Iterator[Line]:
 
 
 class LineRate:
-    """Limits the lines of one kind: in a window `of_one` of one principal, and `of_all` altogether.
+    """Limits the lines of one kind in each window.
 
     Args:
-        of_one, of_all: lines in a window.
-        tell: is called with the number of those left out, at the end of a window that has some, and by `close`.
+        of_one, of_all: maximum lines in a window, per principal (or address) and in total.
+        tell: called with the number of lines left out, if any, after a window and by `close`.
     """
 
     def __init__(self, of_one: int, of_all: int, tell: Callable[[int], None]) -> None:
@@ -321,7 +324,7 @@ class LineRate:
         self._timer: asyncio.TimerHandle | None = None
 
     def admits(self, whose: str, now_ms: float) -> bool:
-        """Whether a line of `whose` may be written at `now_ms`; a refused line is counted."""
+        """Return whether a line of the principal or address `whose` may be written at `now_ms`; count it if not."""
         if now_ms - self._since_ms >= WINDOW_MS:
             self._since_ms = now_ms
             self._written.clear()

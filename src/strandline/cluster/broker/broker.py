@@ -1,7 +1,7 @@
-"""The broker: its handlers, and what they share. A listener turns connections into requests to them.
+"""The broker: its handlers, and the parts that they share. Listeners pass the requests of connections to the handlers.
 
-Handlers that answer from this broker's memory return at once, those that ask the controller or a coordinator are
-coroutines, and produce and fetch call back, because they are many and may wait for other machines.
+Handlers that answer from this broker's memory return at once; those that ask the controller or a coordinator are
+coroutines; produce and fetch use callbacks, because they are frequent and may wait for other machines.
 """
 
 from __future__ import annotations
@@ -68,22 +68,24 @@ from strandline.proto.rates import WindowShape
 from strandline.replica.manager import ReplicaManager
 
 KEPT_PART = 4
-"""As much as this part of the memory budget may be kept beside it."""
+"""Divisor of the memory budget: `KeptMemory` may hold a quarter of it, in addition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerParts:
-    """The parts of its node that a broker is built of.
+    """The parts of a node that its broker is built from.
 
     Attributes:
-        image: the newest metadata image; the same call may see another one after an `await`.
-        verifier: asks the coordinator of a transactional id, wherever it is.
-        marker_writer: ends transactions in the partitions that this broker leads.
-        broker_epoch: of this process's registration, -1 before it.
-        authorizer: by default everybody may do everything.
+        image: returns the newest metadata image; it may return another one after an `await`.
+        verifier: asks the coordinator of a transactional id, on whichever broker it is.
+        marker_writer: writes transaction markers to the partitions that this broker leads.
+        settings: static settings of the node, for DescribeConfigs.
+        derived: settings of Kafka's that cannot be set here, for DescribeConfigs.
+        broker_epoch: returns the epoch of this process's registration, -1 before it.
+        authorizer: by default every principal may do everything.
         supported: the levels of features that this node's build knows.
-        log_levels: of the loggers of its process.
-        find_tiers: looks into the object store for a topic that is to be restored; None: there is no store.
+        log_levels: levels of the process's loggers.
+        find_tiers: finds the segments of a topic to be restored in the object store; None: there is no store.
     """
 
     node_id: NodeId
@@ -112,15 +114,15 @@ class Broker:
     """One broker's handlers.
 
     Attributes:
-        memory: the budget for all that clients make this node hold.
-        kept: what it remembers for them between their requests, beside that budget.
-        loop_time: what clients take of this node's loop.
-        connection_limits: how many connections they may have.
-        connection_numbers: in the order in which they were accepted.
-        handlers: one of each class.
-        apis: by API key, bound to the handlers.
-        telemetry: what clients tell of themselves.
-        quotas: what clients may take; None while no quota is set.
+        memory: the budget for requests and responses of clients in progress.
+        kept: the budget for state that is kept for clients between their requests.
+        loop_time: accounting of the event loop's time that clients use.
+        connection_limits: limits on the number of client connections.
+        connection_numbers: numbers connections in the order in which they are accepted.
+        handlers: one handler of each class.
+        apis: the served APIs by API key, bound to the handlers.
+        telemetry: metrics that clients push.
+        quotas: quotas of clients and their use; None while no quota is set.
     """
 
     def __init__(self, parts: BrokerParts) -> None:
@@ -202,15 +204,15 @@ class Broker:
         self.apis = served_by(self.handlers)
 
     async def next_producer_id(self) -> ProducerId:
-        """A producer id that nobody has had. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
+        """Return an unused producer id. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
         return await self._producers.next_id()
 
     def registered(self) -> None:
-        """The controller knows this process: what a broker needs of it can be asked for."""
+        """Begin to ask the controller for blocks of producer ids: the broker is registered."""
         self._producers.begin_to_hold_ids()
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Quotas that were set, changed or removed count for the next request."""
+        """Apply changed quotas of a new metadata image, from the next request on."""
         if not delta[MetadataImage.quotas]:
             return
         if self.quotas is None:
@@ -220,13 +222,13 @@ class Broker:
             self.quotas = None
 
     def connection_lost(self, connection: Connection) -> None:
-        """A client's connection has gone, and its fetch sessions with it."""
+        """Drop the throttle and the fetch sessions of a closed connection."""
         if self.quotas is not None:
             self.quotas.mutes.forget(connection)
         self._fetch.sessions.drop_all_of(connection)
 
     def close(self) -> None:
-        """Drop every deadline and background task; nothing is answered any more."""
+        """Cancel all deadlines and background tasks; pending requests are not answered any more."""
         self._groups.close()
         self._transactions.close()
         self._produce.close()

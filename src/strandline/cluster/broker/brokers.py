@@ -15,24 +15,25 @@ from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
 
 FORGET_FENCED_MS = 60_000
-"""How long after its fencing a broker is still named to clients."""
+"""Milliseconds after its fencing for which a broker is still named to clients."""
 
 DOUBT_MS = 1000
-"""A leader whose stream broke is doubted for so long: it is fenced by then, or lives behind a broken link of ours."""
+"""Milliseconds for which a leader is in doubt after its replication stream broke. By then it has been fenced, or it
+lives and only our link to it is broken."""
 
 LOOK_MS = 20.0
-"""How often is looked whether a leader in doubt has been replaced. A client that has just lost its leader asks at once
-where the partitions are now, some milliseconds before this broker knows: answered with the old leader, librdkafka looks
-again only a second later. So the answer waits for a look, and while the leader is in doubt for the new one."""
+"""Milliseconds between checks whether a leader in doubt has been replaced. A client that has just lost its leader asks
+for metadata at once, some milliseconds before this broker knows of the loss; librdkafka that gets the old leader asks
+again only a second later. So the answer waits for one check, and while the leader is in doubt for the new leader."""
 
 SETTLE_MS_MAX = 500.0
-"""A leader that vanished just now is replaced, or fenced, or lives after all, within this time."""
+"""Milliseconds within which a leader that has just vanished is replaced or fenced, or turns out to live."""
 
 NODE_ENDPOINTS_TAG = 0
 
 
 class DescribedBroker(NamedTuple):
-    """A broker with its endpoint on the asker's listener."""
+    """A broker with its endpoint on the listener that the request came through."""
 
     node_id: NodeId
     endpoint: Endpoint
@@ -41,7 +42,7 @@ class DescribedBroker(NamedTuple):
 
 
 class Brokers:
-    """Brokers as the image has them, and what this broker has seen of leaders since."""
+    """Brokers as the metadata image has them, and leaders that this broker has lost contact with since."""
 
     def __init__(
         self,
@@ -59,12 +60,12 @@ class Brokers:
         self._fenced_since: dict[NodeId, float] = {}
 
     def endpoint_of(self, node_id: int, listener: str) -> Endpoint | None:
-        """Endpoint at which clients of a listener reach a live broker; None: there is none."""
+        """Endpoint of a broker on a listener; None: the broker is unknown or fenced, or does not have the listener."""
         broker = self._image().brokers.get(NodeId(node_id))
         return None if broker is None or broker.fenced else broker.listeners.get(listener)
 
     def live_brokers(self, context: RequestContext, *, with_fenced: bool = False) -> list[DescribedBroker]:
-        """The brokers that clients of the asker's listener can reach, by node id."""
+        """Return the brokers that have the request's listener, sorted by node id; `with_fenced`: fenced ones too."""
         image = self._image()
         described = []
         for node_id in sorted(image.brokers):
@@ -75,9 +76,9 @@ class Brokers:
         return described
 
     def known_brokers(self, context: RequestContext) -> list[DescribedBroker]:
-        """The live brokers, and those that were fenced a moment ago: a client drops a broker that is not named any
-        more, and librdkafka (2.16) then holds back that broker's partitions for a second before it looks where they
-        have gone."""
+        """Return the live brokers and those fenced for at most `FORGET_FENCED_MS`. Clients drop a broker that metadata
+        do not list any more, and librdkafka (2.16) then waits a second before it looks for new leaders of that broker's
+        partitions."""
         now_ms = self._clock.monotonic_ms()
         known = []
         for broker in self.live_brokers(context, with_fenced=True):
@@ -89,15 +90,15 @@ class Brokers:
         return known
 
     def doubtful_leaders(self) -> list[NodeId]:
-        """Leaders that may have died in the last moments, though the metadata do not say so yet."""
+        """Return leaders whose stream to this broker broke in the last `DOUBT_MS`: they may have died."""
         return self._replicas.lost_leaders(DOUBT_MS)
 
     def controller_id(self, context: RequestContext) -> NodeId:
         """Node id of the broker to which clients should send admin requests.
 
-        Every broker passes them on, so any live one will do (as with Kafka's KRaft); the quorum's leader saves a hop
-        where it is a broker too. While all are fenced, during a start, it is this one, which answers after all:
-        librdkafka (2.16) that was named nobody waits for a controller until its request has timed out.
+        Every broker forwards them to the controller, so any live one will do (as in Kafka's KRaft); the quorum's leader
+        saves a hop if it is a broker too. If all are fenced, as during a start, this broker is named, because
+        librdkafka (2.16) that gets no controller waits for one until its request times out.
         """
         leader = self._quorum.leader_and_epoch.leader_id
         live = [broker.node_id for broker in self.live_brokers(context)]
@@ -109,8 +110,8 @@ class Brokers:
         return self._node_id if own is not None and context.peer.listener in own.listeners else NO_NODE
 
     def node_endpoints(self, context: RequestContext, leaders: Iterable[int]) -> bytes:
-        """KIP-951, the tagged fields that end an answer: the endpoints of `leaders` (below 0: none), if there are
-        any."""
+        """Return the tagged fields at the end of a response with the endpoints of `leaders` (KIP-951). Ids below 0 and
+        leaders that cannot be reached are left out."""
         entries = []
         for leader in sorted({leader for leader in leaders if leader >= 0}):
             endpoint = self.endpoint_of(leader, context.peer.listener)
@@ -129,10 +130,10 @@ class Brokers:
 
 
 def reachable(broker: RegisterBrokerRecord | None, listener: str) -> bool:
-    """The broker lives and has the listener."""
+    """Return whether the broker is registered, not fenced, and has the listener."""
     return broker is not None and not broker.fenced and listener in broker.listeners
 
 
 def offline_replicas(image: MetadataImage, partition: PartitionRecord, listener: str) -> list[NodeId]:
-    """The replicas on brokers that cannot be reached."""
+    """Return the replicas of a partition on brokers that are not `reachable`."""
     return [node for node in partition.replicas if not reachable(image.brokers.get(node), listener)]

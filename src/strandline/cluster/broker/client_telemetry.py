@@ -1,8 +1,8 @@
-"""Metrics that clients push (KIP-714): the subscriptions that say which, and the latest values of each client.
+"""Metrics that clients push (KIP-714): the operator's subscriptions, and the latest values of each client.
 
-Clients that no subscription matches cost no memory and no computation. For the others there is a bound on the number of
-instances and on the values of each, which no client can move. When the bound is reached, the principal or address with
-the most instances loses one, never one with fewer.
+Clients that no subscription matches cost no memory and no computation. For the others the numbers of instances and of
+values per instance are bounded, whatever clients send. When too many instances are known, the principal or address with
+the most instances loses one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ACCEPTED = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 EVERYTHING = "*"
 
 CLIENT_ID_CHARS_MAX = 128
-"""Characters of a client.id that are kept."""
+"""Maximum characters of a client.id that are kept."""
 
 KEPT_INTERVALS = 3
 """Push intervals without a push after which a client is forgotten."""
@@ -45,7 +45,7 @@ _EVERY_MS = int(ClientMetricsSettings.interval_ms.default or 0)
 
 
 class Subscription(NamedTuple):
-    """One subscription that an operator has set."""
+    """One subscription set by an operator: the metrics that matching clients are to push, and how often."""
 
     name: str
     metrics: tuple[str, ...]
@@ -53,7 +53,7 @@ class Subscription(NamedTuple):
     match: Mapping[str, Any]
 
     def fits(self, client: Mapping[str, str]) -> bool:
-        """Whether every pattern of the subscription matches the whole of the client's own value."""
+        """Return whether each pattern of the subscription matches the client's value of that attribute completely."""
         return all(pattern.fullmatch(client[key]) is not None for key, pattern in self.match.items())
 
 
@@ -70,10 +70,13 @@ class Instance:
     """One client instance that has asked for its subscription, or pushed.
 
     Attributes:
-        heard_ms: when it asked or pushed last.
-        asked_last: it has asked for its subscription, and not pushed since: its first push may come at once.
-        may_ask: it was told to ask anew.
-        closed: it has pushed for the last time.
+        payer: principal or address whose instances are counted together (`Peer.payer`).
+        heard_ms: monotonic time of its last request of either kind.
+        pushed_ms: monotonic time of its last accepted push; None: there was none.
+        asked_last: it has asked for its subscription and not pushed since; then its first push may come at once.
+        may_ask: it was told to ask for its subscription again, and may do so at once.
+        closed: it has sent its final push (`terminating`).
+        left_out: number of metrics of its last push that were not kept.
     """
 
     id: UUID
@@ -119,10 +122,10 @@ class ClientTelemetry:
     # GetTelemetrySubscriptions
 
     def ask(self, context: RequestContext, instance_id: UUID | None) -> tuple[UUID, Wanted]:
-        """The client's instance id, a new one for None, and the metrics that it is asked to push.
+        """Return the client's instance id, a new one for None, and the metrics that it is asked to push.
 
         Raises:
-            KafkaError: THROTTLING_QUOTA_EXCEEDED: it asks more often than it was told to push.
+            KafkaError: THROTTLING_QUOTA_EXCEEDED: the client asks more often than its push interval allows.
         """
         named = instance_id or self._new_id()
         client = _said_of_itself(context, named)
@@ -143,8 +146,8 @@ class ClientTelemetry:
         """Keep the metrics that a client has pushed, in place of its previous ones.
 
         Raises:
-            KafkaError: INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID (it is to ask anew),
-                UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE, INVALID_RECORD.
+            KafkaError: INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID (the client must ask for its
+                subscription again), UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE, INVALID_RECORD.
         """
         try:
             self._push(context, pushed)
@@ -179,7 +182,7 @@ class ClientTelemetry:
         instance.metrics, instance.left_out = _unpacked(pushed)
         instance.pushed_ms = now_ms
 
-    # What is known
+    # Looking
 
     @property
     def size(self) -> int:
@@ -187,7 +190,7 @@ class ClientTelemetry:
         return len(self._instances)
 
     def instances(self) -> Iterator[Instance]:
-        """Instances that have pushed within `KEPT_INTERVALS` push intervals."""
+        """Return an iterator over the instances that have pushed within `KEPT_INTERVALS` push intervals."""
         self._forget_silent()
         return (instance for instance in self._instances.values() if instance.pushed_ms is not None)
 
@@ -198,7 +201,7 @@ class ClientTelemetry:
     # Inside
 
     def _new_id(self) -> UUID:
-        """An id that no client has: a broker epoch is never given out twice."""
+        """Return a new instance id, unique because broker epochs are never reused."""
         self._named += 1
         name = f"client instance {self._node_id} {self._broker_epoch()} {self._named} {self._clock.monotonic_ms()}"
         return UUID(bytes=hashlib.sha256(name.encode()).digest()[:16], version=4)
@@ -277,7 +280,7 @@ def _subscription(name: str, values: Mapping[str, str]) -> Subscription:
 
 
 def _said_of_itself(context: RequestContext, instance_id: UUID) -> dict[str, str]:
-    """Attributes by which subscriptions match a client, and with which it is listed; the client chooses the values."""
+    """Return the attributes by which subscriptions match a client and metrics list it; most are the client's choice."""
     peer = context.peer
     return {
         "client_instance_id": str(instance_id),
@@ -289,7 +292,7 @@ def _said_of_itself(context: RequestContext, instance_id: UUID) -> dict[str, str
 
 
 def _unpacked(pushed: Any) -> tuple[dict[str, float], int]:
-    """Metrics of a push by name, and the number of those left out. Raises KafkaError as `ClientTelemetry.push`."""
+    """Return the metrics of a push by name, and the number left out. Raises KafkaError as `ClientTelemetry.push`."""
     if pushed.compression_type not in (Codec.NONE, *ACCEPTED):
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {pushed.compression_type} is not known")
     try:

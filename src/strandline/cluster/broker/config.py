@@ -1,4 +1,4 @@
-"""Limits and switches of the broker and of its Kafka listeners."""
+"""Settings of the broker's handlers and of its Kafka listeners: limits and switches."""
 
 from __future__ import annotations
 
@@ -55,13 +55,14 @@ class ListenerConfig(Settings, scope=Scope.NODE):
     """Limits of each Kafka listener.
 
     Attributes:
-        small_request_bytes_max: the largest frame of every other API than Produce. Their elements are small, so a frame
-            of the size that batches need would decode into millions of objects and hold the event loop for seconds.
-        requests_in_flight_max: unanswered requests of one connection; more are not read from the socket.
-        queued_bytes_max: answers of one connection that wait behind an unfinished one; more requests are not read.
+        small_request_bytes_max: maximum bytes of a frame of all APIs except Produce. Their elements are small: a frame
+            as large as batches need would decode into millions of objects and block the event loop for seconds.
+        requests_in_flight_max: maximum unanswered requests of one connection; further ones are not read.
+        queued_bytes_max: bytes of responses of one connection that wait behind an unfinished one, from which on no more
+            of its requests are read.
         write_buffer_bytes: unsent bytes of one connection above which no more of its requests are read.
-        stalled_ms_max: while the node's memory budget is used up, a connection that holds the most of it without any
-            progress for this long is closed.
+        stalled_ms_max: milliseconds without progress after which connections that hold memory are closed, while the
+            node's memory budget is used up.
     """
 
     request_bytes_max = size(
@@ -174,8 +175,10 @@ class BrokerConfig(Settings, scope=Scope.NODE):
 
 @dataclass(frozen=True, slots=True)
 class StaticSetting:
-    """A setting of the node's file that cannot change while it runs. `name` is that of the row, or of one listener's
-    own; `given` is None where the file does not name it."""
+    """A setting of the node's file that cannot change while the node runs.
+
+    `name` is the name of `row`, or that name with the prefix of one listener; `given` is the file's value, or None.
+    """
 
     name: str
     row: Setting[Any]
@@ -184,11 +187,11 @@ class StaticSetting:
 
 @dataclass(frozen=True, slots=True)
 class DerivedSetting:
-    """A name of Kafka's that tools look up and that nobody sets here.
+    """A setting of Kafka's that tools look up and that cannot be set here.
 
     Attributes:
-        of: the setting that its value follows from; "": it is the row's default, always.
-        value: its value by that one's.
+        of: name of the setting that its value is derived from; "": the value is always the row's default.
+        value: returns its value for the value of `of`.
     """
 
     row: Setting[Any]

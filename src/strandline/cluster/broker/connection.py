@@ -1,8 +1,9 @@
-"""One client's connection: frames in, answers out in the order of the requests.
+"""One client's connection: frames come in, responses go out in the order of the requests.
 
-Frames are read in place in a growing buffer (`receive.py`); answers wait in a queue of exchanges until those before
-them are there, and leave the node once a loop turn. Reading stops while the client does not take its answers, has too
-many requests open, the node's memory budget is used up, or others have their turn of the loop; it goes on by itself.
+Frames are read in place in a growing buffer (`receive.py`). Responses wait in a queue of exchanges until all earlier
+ones are ready, and are written to the socket once per turn of the event loop. Reading pauses while the client does not
+read its responses, has too many unanswered requests, the node's memory budget is used up, or other clients have their
+turn of the loop; it resumes automatically.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ R = TypeVar("R")
 log = structlog.get_logger("strandline.kafka")
 
 JOIN_BYTES_MAX = 32 * 1024
-"""Pieces of an answer up to this size are joined before they are written; larger ones are never copied."""
+"""Maximum bytes of a response's piece that is joined with others for one write; larger pieces are never copied."""
 
 
 class Listener(Protocol):
     """Listener that accepted a connection, as the connection uses it (`strandline.cluster.broker.listener`).
 
     Attributes:
-        name: which of the node's listeners it is.
-        apis: by API key.
-        memory: the budget of the node.
-        loop_time: what clients take of the node's loop.
-        notes: of what clients cause.
-        tls: what it knows of clients by their certificates, where it speaks TLS.
-        sasl: how they prove who they are, where it speaks SASL.
+        name: the listener's name in the node's configuration.
+        apis: the served APIs by API key.
+        memory: the memory budget of the node.
+        loop_time: accounting of the event loop's time that clients use.
+        notes: rate-limited log for events that clients cause.
+        tls: TLS of the listener, which maps client certificates to principals; None: no TLS.
+        sasl: SASL authentication of the listener; None: no SASL.
     """
 
     name: str
@@ -83,21 +84,21 @@ class Listener(Protocol):
         """Quotas of clients; None while none is set."""
 
     def opened(self, connection: Any) -> None:
-        """A client has connected."""
+        """Register a new connection."""
 
     def waits_for_room(self) -> None:
-        """A connection has more to send than there is room for."""
+        """Note that a connection waits for memory to receive the rest of a request."""
 
     def lost(self, connection: Any, reason: str) -> None:
-        """A connection has gone; `reason` "" unless it was refused."""
+        """Unregister a closed connection. `reason`: why this node refused it, or ""."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
     """The server's side of one connection.
 
     Invariants:
-        * answers leave in the order in which their requests came;
-        * what the connection holds of the memory budget is given back when it is lost;
+        * responses are sent in the order in which their requests arrived;
+        * the connection's share of the memory budget is released when the connection is lost;
         * whatever bytes the peer sends, the worst that happens is that this connection is closed with one log line.
     """
 
@@ -115,50 +116,50 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._held = 0
-        """No request is taken: others wait for one that is being answered, or the client is throttled."""
+        """Calls of `hold` not undone yet; no request is taken above 0 (one runs alone, or the client is throttled)."""
         self._broken = False
-        """The peer is gone, as a write has shown, or is shown out: what else it asked is not answered."""
+        """True after a failed write or a shutdown of the connection: remaining requests are not answered."""
         self._charged = 0
         self._queued_bytes = 0
         self._flush_scheduled = False
         self._processing = False
         self._awaits_turn = False
-        """Others have the loop's time now (`LoopTime`)."""
+        """True while the connection waits for its turn of the event loop (`LoopTime`)."""
         self._arrived_ms: float | None = None
-        """Since when the frames in the buffer are there and wait for the loop; None: they do not."""
+        """Monotonic time in ms since which the buffered frames wait for the event loop; None: no frames wait."""
         self._sending = Sending(self)
         self.waiting = False
-        """Reading is paused, by this node."""
+        """True while this node has paused reading from the socket."""
         self._write_paused = False
         self._reason = ""
         self.port = 0
         self.bytes_moved = 0
 
-    # What the listener's sweep asks
+    # Used by the listener's sweep
 
     @property
     def held_bytes(self) -> int:
-        """Memory of the budget that this connection holds."""
+        """Bytes of the node's memory budget that this connection holds."""
         return self._in.charged_bytes + self._charged
 
     @property
     def has_turn(self) -> bool:
-        """True if its request may grow beyond the memory budget's limit, and others wait until it is finished."""
+        """True if its request may exceed the memory budget's limit; other connections wait until it is complete."""
         return self.listener.memory.turn is self._in
 
     @property
     def to_blame(self) -> bool:
-        """True if it holds memory that only its peer frees, by sending the rest of a request or by taking answers."""
+        """True if it holds memory that only the peer can free: by sending a request's rest, or by reading responses."""
         return self.unsent_bytes > 0 or (self._in.charged_bytes > 0 and not self.waiting)
 
     @property
     def receives(self) -> bool:
-        """A request is on its way, for which it holds memory of the budget."""
+        """True while a request is being received that holds memory of the budget."""
         return self._in.charged_bytes > 0 and not self.waiting
 
     @property
     def buffer_bytes(self) -> int:
-        """Size of the receive buffer."""
+        """Size of the receive buffer in bytes."""
         return self._in.capacity
 
     @property
@@ -173,7 +174,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return 0 if transport is None else transport.get_write_buffer_size()
 
     def release_buffer(self) -> None:
-        """Give back the receive buffer of an idle connection."""
+        """Release the receive buffer of an idle connection."""
         self._in.release()
 
     # asyncio calls
@@ -223,7 +224,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.peer.is_stranger |= self.peer.stranger_ms > 0  # who never asked for anything goes as it has come
+        self.peer.is_stranger |= self.peer.stranger_ms > 0  # a client that sent no request ends on strangers' time
         if self.listener.loop_time.admits(self.peer):  # rule A44/a-thousand-go-at-once
             self._end()
         else:
@@ -233,7 +234,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.listener.loop_time.measured(self.peer, self._lost)  # rule A44/ends-take-nobodys-time
 
     def _lost(self) -> None:
-        """Leave nothing of the connection behind."""
+        """Drop all state of the connection: waits, unanswered exchanges, tasks and charged memory."""
         self.listener.memory.forget(self._process)
         self.listener.memory.forget(self._wake)
         self.listener.loop_time.forget(self._have_turn)
@@ -253,7 +254,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # Requests
 
     def _frame_bytes(self) -> int:
-        """Size of the frame at the start of the buffer with its length, 0 while that is not known."""
+        """Size in bytes of the frame at the start of the buffer, its length field included; 0 while unknown."""
         received = self._in
         if received.end - received.start < LENGTH_BYTES:
             return 0
@@ -261,7 +262,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return max(length, 0) + LENGTH_BYTES
 
     def _process(self) -> None:
-        """Answer the whole frames that are there, now or when this client has its turn."""
+        """Handle the complete frames in the buffer, now or when this client has its turn."""
         if self._processing or self._transport is None or self._awaits_turn:
             return
         if self.listener.loop_time.admits(self.peer):
@@ -273,7 +274,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._read_or_pause()
 
     def _has_work(self) -> bool:
-        """True if there is a whole frame, or what may be none at all: a stranger's, and what only some APIs take."""
+        """True if the buffer begins with a complete frame, or with a frame whose length must be checked at once: any
+        frame of an unauthenticated client, and one larger than most APIs accept."""
         size = self._frame_bytes()
         most = 0 if self.peer.is_stranger else self.listener.config.small_request_bytes_max
         return size > 0 and (size <= self._in.end - self._in.start or size > most)
@@ -288,7 +290,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._answer_frames()
 
     def _answer_frames(self) -> None:
-        """Take and answer frames as long as nothing speaks against it."""
+        """Handle frames within this client's slice of the loop's time, then flush responses and resume reading."""
         loop_time = self.listener.loop_time
         if self.peer.stranger_ms and not self.peer.is_stranger:
             loop_time.proven(self.peer)
@@ -309,9 +311,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._read_or_pause()
 
     def _process_frames(self, slice_end_ms: float) -> None:
-        """Stops at an incomplete frame, when the client must first take its answers, or when its slice of time is over.
+        """Handle frames until one is incomplete, the client must first read its responses, or its slice has ended.
 
-        Raises ProtocolError.
+        Raises ProtocolError for an invalid frame.
         """
         clock = self.listener.clock
         while not self._must_wait():
@@ -330,7 +332,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._flush_and_go_on)
 
     def _next_frame(self) -> bool:
-        """Handle one frame; false when it is not there as a whole. Raises ProtocolError for one that cannot be."""
+        """Handle one frame. Return False if it is incomplete or must wait. Raises ProtocolError for an invalid one."""
         received = self._in
         start, held = received.start, received.end - received.start
         if held < LENGTH_BYTES:
@@ -378,7 +380,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 )
 
     def _handle(self, frame: memoryview) -> bool:
-        """Begin to answer a request; false where its client must wait before it is taken."""
+        """Begin to answer a request. Return False if quotas make its client wait first."""
         key, version, correlation_id = read_request_header(frame)
         api = self.listener.apis.get(key)
         if api is None:
@@ -414,20 +416,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return True
 
     def _take_token(self, gate: Gate, token: memoryview) -> None:
-        """A message of SASL that has no header, after SaslHandshake 0."""
+        """Handle a SASL token without a request header, as clients send them after SaslHandshake version 0."""
         context = RequestContext(self.peer, "", Api.SASL_AUTHENTICATE.title, 0, 0, self.listener.clock.monotonic_ms())
         exchange = Exchange(self, context, False)
         self._exchanges.append(exchange)
         gate.authenticate(exchange, bytes(token), raw=True)
 
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-        """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
+        """Run a coroutine that answers an exchange; it is cancelled when the connection is lost."""
         task = asyncio.ensure_future(self.listener.loop_time.timed(self.peer, exchange, exchange.timed(work)))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._ended(exchange, done))
 
     def run_alone(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-        """`run`, with reading paused until it has ended, so that the frame stays where it is in the buffer."""
+        """As `run`, with reading paused until `work` ends, so that the frame stays in place in the buffer."""
 
         async def alone() -> None:
             try:
@@ -439,8 +441,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.run(exchange, alone())
 
     def in_steps(self, exchange: Exchange, steps: Steps[None]) -> None:
-        """Answer an exchange by steps: at once as far as a turn has time, which is enough for most requests; the rest
-        in turns, with nothing behind it on this connection meanwhile. Raises ProtocolError."""
+        """Answer an exchange by steps: those for which a turn of the loop has time run at once (most requests need no
+        more), the rest in later turns, with no later request of this connection meanwhile. Raises ProtocolError."""
         if not self.listener.loop_time.begun(steps):
             # rule A26/long-fetches-hold-the-loop
             self.run_alone(exchange, self._in_turns(exchange, steps))
@@ -454,19 +456,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
             exchange.drop_connection(str(error))
 
     async def stepped(self, steps: Steps[T]) -> T:
-        """Long work of a coroutine that answers: at once as far as a turn has time, the rest in turns."""
+        """Run long work of a coroutine: as much as a turn of the loop has time for at once, the rest in later turns."""
         return await self.listener.loop_time.at_once_or_in_turns(self.peer, steps)
 
     async def each(self, make: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-        """What `make` makes of each item of a request, awaited one after the other, a slice of them in a turn."""
+        """Return the results of `make` for each item, awaited one after the other, in slices of the loop's turns."""
         return await self.listener.loop_time.each(self.peer, make, items)
 
     def hold(self) -> None:
-        """Take no further request until `let_go` was called as often."""
+        """Stop taking requests until `let_go` has been called once for each `hold`."""
         self._held += 1
 
     def let_go(self) -> None:
-        """See `hold`."""
+        """Undo one `hold`."""
         self._held -= 1
         self._go_on_later()
 
@@ -490,7 +492,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # Answers
 
     def answered(self, exchange: Exchange) -> None:
-        """An exchange has its answer: send it with all others of this loop turn."""
+        """Send the response of an exchange, with all others of this turn of the loop."""
         if self._transport is None:
             return
         exchange.answered_ms = now_ms = self.listener.clock.monotonic_ms()
@@ -508,7 +510,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._process()
 
     def _flush(self) -> None:
-        """Send the answers that are next in order."""
+        """Send the ready responses at the head of the queue, up to the first that is not ready."""
         exchanges = self._exchanges
         flushed: list[Exchange] = []
         parts: list[Piece] = []
@@ -517,7 +519,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             exchange = exchanges.popleft()
             flushed.append(exchange)
             parts += exchange.parts
-            exchange.parts = []  # the bytes are the transport's alone; the times of the request may end much later
+            exchange.parts = []  # only the transport keeps the bytes; the exchange is kept until they are sent
             size += exchange.size
         if flushed and self._transport is not None:
             now_ms = self.listener.clock.monotonic_ms()
@@ -546,12 +548,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if small:
                 transport.write(b"".join(small))
                 small = []
-            transport.write(memoryview(part))  # what the socket does not take at once is copied once, not twice
+            transport.write(memoryview(part))  # the transport then copies the unsent rest once, not twice
         if small:
             transport.write(b"".join(small) if len(small) > 1 else small[0])
 
     def _account(self) -> None:
-        """Charge the budget for what waits to be sent."""
+        """Charge the memory budget for the responses that wait to be sent."""
         held = self._queued_bytes + self.unsent_bytes
         memory = self.listener.memory
         if held > self._charged:
@@ -575,14 +577,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
 
     def _answers_must_wait(self) -> bool:
-        """The budget for answers is used up, and if this connection has no part in that, by far."""
+        """True if the memory for responses is used up too far for this connection's next request. A connection that
+        holds no responses is stopped at higher limits (see `memory`)."""
         memory = self.listener.memory
         return memory.answers_over and (
             self._charged > 0 or memory.answers_full or (memory.answers_far_over and self._next_asks_for_much())
         )
 
     def _next_asks_for_much(self) -> bool:
-        """The frame at the start of the buffer is of an API with large answers, as far as it is there."""
+        """True if the frame at the start of the buffer, complete or not, is of an API with large responses."""
         received = self._in
         start = received.start + LENGTH_BYTES
         if received.end < start + 2:
@@ -591,7 +594,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return api is not None and api.large_answer
 
     def _wake(self) -> None:
-        """Go on, for there is room for answers again; many may have waited for it, each with requests for much."""
+        """Go on when there is room for responses again: in a turn, as many connections may wake at the same time."""
         if not self._awaits_turn:
             self._await_turn()
 
@@ -616,30 +619,30 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def refuse(self, reason: str) -> None:
-        """Close after what is answered has been sent; the first reason is logged."""
+        """Close the connection after the ready responses have been sent; the first reason is logged."""
         if not self._reason and self._transport is not None:
             self._reason = reason
             if not self._processing:
                 self._flush()
 
     def count_software(self) -> None:
-        """The client has said what it is."""
+        """Count the client's software name and version, which it has sent in ApiVersions."""
         self.listener.stats.count_software(self.peer.software_name, self.peer.software_version)
 
     def shut(self) -> None:
-        """Send what is ready and go, without a log line: the listener closes, or the client is not who it says."""
+        """Send the ready responses and close, without a log line (the listener closes, or authentication failed)."""
         if self._transport is not None:
             self._broken = True
             self._flush()
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; unsent answers are lost."""
+        """Close at once; unsent responses are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def identity(self) -> dict[str, Any]:
-        """Peer of the connection, for log lines."""
+        """Return fields that identify the peer in log lines: address, software, listener, principal."""
         peer = self.peer
         return {
             "client": f"{peer.host}:{self.port}",

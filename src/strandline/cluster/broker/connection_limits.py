@@ -1,4 +1,4 @@
-"""How many connections clients may have: of the broker, and of one address (`max.connections`, `.per.ip`)."""
+"""Limits on client connections, per broker and per address (`max.connections`, `max.connections.per.ip`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OF_ADDRESS = "its address has as many connections as it may (max.connections.per
 
 
 class ConnectionLimits:
-    """Counts the connections of all listeners. An address that has none is not remembered."""
+    """Counts the connections of all listeners, in total and by address. Addresses without connections have no entry."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._overall_max = config.connections_max
@@ -22,8 +22,9 @@ class ConnectionLimits:
         self._by_address: Counter[str] = Counter()
 
     def admit(self, host: str) -> str:
-        """Count a connection; or why it may not be, and then it is not counted. "" is a transport without addresses,
-        which the limit of the broker alone is for."""
+        """Count a connection and return "", or return the reason why it is over a limit; then it is not counted.
+
+        `host`: the client's address; "": the transport has none, and only the broker's limit applies."""
         address = address_of(host)
         if self._open >= self._overall_max:
             return OVERALL
@@ -36,7 +37,7 @@ class ConnectionLimits:
         return ""
 
     def left(self, host: str) -> None:
-        """A connection that was admitted has gone."""
+        """Uncount an admitted connection, which is closed."""
         address = address_of(host)
         self._open -= 1
         self._by_address[address] -= 1

@@ -1,4 +1,4 @@
-"""Requests of many items, each of which succeeds or fails alone, be it here or at the controller."""
+"""Helpers for requests with many items, each of which succeeds or fails alone, on this broker or at the controller."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ Outcome = TypeVar("Outcome")
 Refusal = tuple[ErrorCode, str]
 
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
-"""Error and message of an item that its client may not have now (KIP-599), in Kafka's words."""
+"""Error and Kafka's message for an item that exceeds the client's mutation quota (KIP-599)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Price(Generic[Item, Outcome]):
-    """What items cost (KIP-599).
+    """Cost of items in created or deleted partitions (KIP-599).
 
     Attributes:
-        expected: partitions that an item will make or delete, as far as this broker knows; 0 for one that will fail.
-        paid: what an item did make or delete, by its outcome and what was expected.
+        charge: the request's charge.
+        expected: returns the partitions that an item will create or delete, as far as this broker knows; 0 if it will
+            fail.
+        paid: returns the partitions that an item has created or deleted, from its outcome and the expected number.
     """
 
     charge: Charge
@@ -36,7 +38,7 @@ class Price(Generic[Item, Outcome]):
 
 
 def named_twice(key: Callable[[Item], Hashable], items: Sequence[Item]) -> Steps[list[Refusal | None]]:
-    """A refusal for each item whose key stands more than once."""
+    """Return for each item a refusal if its key occurs more than once, else None."""
     seen: dict[Hashable, int] = {}
     for number, item in enumerate(items, 1):
         seen[key(item)] = seen.get(key(item), 0) + 1
@@ -52,7 +54,7 @@ def deny(
     refusals: list[Refusal | None],
     actions: Iterable[Action],
 ) -> Steps[None]:
-    """Refuse the items whose action the principal may not do; one action an item."""
+    """Put a refusal into `refusals` for each item whose action the principal may not do; one action per item."""
     for index, action in enumerate(actions):
         if not authorizer.authorize(context, (action,))[0]:
             denied = refusal(context, *action)
@@ -62,8 +64,8 @@ def deny(
 
 
 ASKED_MAX = 500
-"""Items that the controller is asked for at a time. What it decides is one step of its loop, and one batch of the
-metadata log."""
+"""Maximum items of one request to the controller, which decides it in one step of its event loop and appends it as one
+batch to the metadata log."""
 
 
 async def ask_in_parts(
@@ -72,8 +74,8 @@ async def ask_in_parts(
     refuse: Callable[[Item, ErrorCode, str], Outcome],
     ask: Callable[[tuple[Item, ...]], Awaitable[Sequence[Outcome]]],
 ) -> Iterator[Outcome]:
-    """Ask the controller, for some items after the others; one outcome an item, in order. What keeps it from answering
-    for some of them is the outcome of the rest too."""
+    """Ask the controller in parts of `ASKED_MAX` items; yields one outcome per item, in order. After an error of one
+    part, the outcome of its items and of all later ones is that error."""
     failed: list[KafkaError] = []
 
     async def ask_for(start: int) -> Sequence[Outcome]:
@@ -96,7 +98,7 @@ async def each_item(
     *,
     connection: Connection,
 ) -> list[Outcome]:
-    """Ask the controller about the items that nothing speaks against; one outcome an item, in order."""
+    """Ask the controller about the items without a refusal; returns one outcome per item, in order."""
     asked = tuple(item for item, refusal in zip(items, refusals, strict=True) if refusal is None)
     following = await ask_in_parts(connection, asked, refuse, ask)
 
@@ -116,7 +118,7 @@ async def each_paid_item(
     *,
     connection: Connection,
 ) -> list[Outcome]:
-    """`each_item`, of items that cost: each is charged before it is asked for, and gets back what it did not cost."""
+    """As `each_item`, charging each item's expected cost before the controller is asked, and correcting it after."""
     charge, stepped = price.charge, connection.stepped
 
     def admit(item_and_refusal: tuple[Item, Refusal | None]) -> tuple[int, Refusal | None]:

@@ -1,9 +1,9 @@
-"""First appends of transactions: what a leader asks the coordinator of a transactional id before it takes a batch, and
-what a producer is told of the answer (KIP-890).
+"""First appends of transactions: before a leader appends the first batch of a transaction to a partition, it asks the
+transaction coordinator, and translates its error for the producer (KIP-890).
 
-A request whose partitions all have the transaction open asks nobody. Else the coordinator is asked once for all of
-them: up to version 11 of Produce whether the client has added them, from 12 on to add them. While the coordinator still
-ends the transaction before, the question is put again here and not by the client (KAFKA-18654).
+If the transaction is open already in all partitions of a request, the coordinator is not asked. Otherwise it is asked
+once for all others: for Produce up to version 11 whether the client has added them, from version 12 on to add them.
+While the coordinator still ends the previous transaction, the leader asks again, not the client (KAFKA-18654).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
 
 ABORTABLE_SINCE = 11
-"""Version of Produce whose clients know TRANSACTION_ABORTABLE."""
+"""First version of Produce whose clients know TRANSACTION_ABORTABLE."""
 
 ADDED_SINCE = 12
-"""Version of Produce whose clients let the leaders add partitions to a transaction, and know
-CONCURRENT_TRANSACTIONS (KAFKA-18662). Each transaction of theirs has an epoch of its own."""
+"""First version of Produce whose clients let the leaders add partitions to a transaction, and know
+CONCURRENT_TRANSACTIONS (KAFKA-18662). Each of their transactions has a producer epoch of its own."""
 
 AGAIN_MS = (5.0, 100.0)
-"""First and longest pause before the coordinator is asked again, where the end of the transaction before took longer
-than an addition waits there (rule C30), or the coordinator is of an older build. Kafka's first one is 20 ms."""
+"""First and longest pause in ms before the coordinator is asked again, if the end of the previous transaction took
+longer than the coordinator lets an addition wait (rule C30), or if its build is older. Kafka's first pause is 20 ms."""
 
 AGAIN_MS_MAX = 2_000.0
-"""Time after which the producer is told, if its request does not end before."""
+"""Maximum milliseconds for which the coordinator is asked again, before the producer gets the error."""
 
 Refusal = tuple[ErrorCode, str]
 
@@ -53,15 +53,15 @@ _TOLD: Mapping[ErrorCode, ErrorCode] = {
             ErrorCode.KAFKA_STORAGE_ERROR,
             ErrorCode.OPERATION_NOT_ATTEMPTED,
         ),
-        # The error on which every client sends again, and does not look for new metadata: nothing was written.
+        # Nothing was written. On this error all clients send again, and do not fetch new metadata.
         ErrorCode.NOT_ENOUGH_REPLICAS,
     ),
 }
-"""Answer of a coordinator -> what a producer of any version is told; others are told as they are."""
+"""Error of the coordinator -> error that producers of any version get; errors not listed are passed on unchanged."""
 
 
 def told_to_producer(code: ErrorCode, version: int) -> ErrorCode:
-    """The error of Produce, in this version of it, for a coordinator's answer."""
+    """Return the error for the response to Produce, in this version, for an error of the coordinator."""
     if code is ErrorCode.CONCURRENT_TRANSACTIONS:
         # rule C5/concurrent-transactions-to-clients-that-do-not-know-it
         return code if version >= ADDED_SINCE else ErrorCode.NOT_ENOUGH_REPLICAS
@@ -71,7 +71,7 @@ def told_to_producer(code: ErrorCode, version: int) -> ErrorCode:
 
 
 class Asks(Protocol):
-    """Part that asks the coordinator of a transactional id, wherever it is (`transactions.verification.Verifier`)."""
+    """Client of transaction coordinators on any broker (`transactions.verification.Verifier`)."""
 
     async def verify(
         self,
@@ -82,7 +82,7 @@ class Asks(Protocol):
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """An answer for each partition."""
+        """Ask whether the partitions are part of the open transaction, or (`add`) to add them; returns their errors."""
 
 
 async def ask_again(
@@ -95,8 +95,8 @@ async def ask_again(
     add: bool,
     timeout_ms: float,
 ) -> dict[TopicPartition, ErrorCode]:
-    """Answers of the coordinator as it gives them. While it still ends the transaction before it is asked again, within
-    the time of the request."""
+    """Return the coordinator's error for each partition. While the coordinator still ends the previous transaction, it
+    is asked again, for `timeout_ms` and `AGAIN_MS_MAX` at most."""
     until_ms = clock.monotonic_ms() + min(timeout_ms, AGAIN_MS_MAX)
     pause_ms, longest_ms = AGAIN_MS
     answers: dict[TopicPartition, ErrorCode] = {}
@@ -112,7 +112,7 @@ async def ask_again(
 
 
 class Asked(NamedTuple):
-    """A batch for which the coordinator has to be asked."""
+    """A batch about which the coordinator must be asked: the log that it is for, and the verification begun there."""
 
     log: PartitionLog
     verification: Verification
@@ -123,13 +123,13 @@ _NOTHING_REFUSED: Mapping[TopicPartition, KafkaError] = {}
 
 
 class FirstAppends(NamedTuple):
-    """What a request with a transactional id needs before it is appended.
+    """Checks that a request with a transactional id needs before its append.
 
     Attributes:
-        refusal: why no partition of it may be written.
-        producer: id and epoch of its batches.
-        asked: by the partition in which its transaction is not open yet.
-        refused: partitions whose batch is not taken, and why.
+        refusal: error for which no partition of the request may be written; None: there is none.
+        producer: producer id and epoch of its batches; -1 if it has no transactional batch.
+        asked: the batches about which the coordinator must be asked, by partition: the transaction is not open there.
+        refused: errors of partitions whose batch is not appended.
     """
 
     refusal: Refusal | None = None
@@ -139,7 +139,7 @@ class FirstAppends(NamedTuple):
 
 
 class TransactionGate:
-    """Judges and asks for one broker."""
+    """Checks the first appends of transactions on one broker."""
 
     def __init__(
         self, *, verifier: Asks, image: Callable[[], MetadataImage], authorizer: Authorizer, clock: Clock
@@ -155,7 +155,7 @@ class TransactionGate:
         transactional_id: str,
         batches: Iterable[tuple[TopicPartition, PartitionLog, memoryview]],
     ) -> FirstAppends:
-        """Look at the batches that this broker would append."""
+        """Check rights and batches of a request, and begin the verifications that it needs."""
         resource = transaction(transactional_id)
         if not allowed(self._authorizer, context, Operation.WRITE, resource):
             denied = refusal(context, Operation.WRITE, resource)
@@ -188,7 +188,8 @@ class TransactionGate:
     async def verify(
         self, context: RequestContext, transactional_id: str, first: FirstAppends, timeout_ms: float
     ) -> dict[TopicPartition, KafkaError]:
-        """Ask the coordinator: the partitions whose batch is not taken, those of `first.refused` among them."""
+        """Ask the coordinator about `first.asked`. Return the errors of partitions whose batch is not appended,
+        including those of `first.refused`."""
         answers = await ask_again(
             self._verifier,
             self._clock,
@@ -210,7 +211,7 @@ class TransactionGate:
 
 
 def _begin(log: PartitionLog, header: BatchHeader, *, begins_at_0: bool) -> Verification | None:
-    """The verification that one partition's batch needs, if any. Raises KafkaError: it is not taken."""
+    """Return the verification that one partition's batch needs, or None. Raises KafkaError for an invalid batch."""
     if header.producer_id < 0 or header.base_sequence < 0:  # rule C5/clients-write-without-a-sequence
         raise KafkaError(
             ErrorCode.INVALID_RECORD, "a batch of a transaction has a producer id and a sequence: this one has not"

@@ -24,21 +24,21 @@ from strandline.proto.notes import Notes
 log = structlog.get_logger("strandline.kafka")
 
 SWEEP_MS_MAX = 5000
-"""Idle and stalled connections are looked for this often; only while there are connections."""
+"""Maximum milliseconds between sweeps for idle and stalled connections; sweeps run only while there are connections."""
 
 WAITING_SWEEP_MS = 500
-"""And so often while requests wait for room."""
+"""Maximum milliseconds between sweeps while requests wait for memory."""
 
 RECEIVE_BYTES_PER_S_MIN, SLOW_MS_MAX = 64 * 1024, 1500
-"""While others wait for room, a connection that holds some has to send at least so fast; one that did not for so long
-is closed, the slowest first."""
+"""Minimum rate at which a connection that holds memory must send while others wait for memory, and the milliseconds
+below that rate after which it is closed, the slowest first."""
 
 CLOSE_GRACE_MS = 2000
-"""How long a closing listener waits for its last answers to leave."""
+"""Milliseconds that a closing listener waits for its last responses to be sent."""
 
 
 class _Seen:
-    """State of a connection at the last sweep."""
+    """State of a connection as the last sweep saw it."""
 
     __slots__ = ("bytes_moved", "bytes_per_s", "counted", "since_ms", "slow_since_ms", "unsent_bytes")
 
@@ -49,17 +49,17 @@ class _Seen:
         self.since_ms = now_ms
         self.bytes_per_s = 0.0
         self.slow_since_ms: float | None = None
-        """A request drips in since then."""
+        """Time in ms since which a request has arrived more slowly than `RECEIVE_BYTES_PER_S_MIN`; None: it has not."""
 
 
 class KafkaListener:
     """Accepts Kafka clients on one endpoint and serves them by the broker's handlers.
 
     Args:
-        name: the listener's name; answers name brokers by their endpoints of that name.
-        endpoint: where to bind; port 0: any free one.
-        tls: who may come in, where it speaks TLS.
-        sasl: how clients prove who they are, where it speaks SASL.
+        name: the listener's name; responses name brokers by their endpoints on the listener of this name.
+        endpoint: address to bind to; port 0: any free port.
+        tls: TLS of the listener; None: connections are in plaintext.
+        sasl: SASL authentication of the listener; None: no SASL.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class KafkaListener:
 
     @property
     def quotas(self) -> ClientQuotas | None:
-        """Quotas of clients; None while none is set."""
+        """Client quotas of the broker; None while no quota is set."""
         return self._broker.quotas
 
     @property
     def endpoint(self) -> Endpoint:
-        """Address to which the listener is bound, once it is started."""
+        """Address to which the listener is bound; before `start`, the one that it was given."""
         if self._server is None or not self._server.sockets:
             return self._wanted
         return bound_as(self._wanted, self._server.sockets[0].getsockname())
@@ -110,7 +110,7 @@ class KafkaListener:
         return list(self._connections)
 
     async def start(self) -> None:
-        """Bind and accept.
+        """Bind the address and begin to accept connections.
 
         Raises:
             OSError: the address cannot be bound.
@@ -132,7 +132,7 @@ class KafkaListener:
         return KafkaConnection(self)
 
     async def close(self) -> None:
-        """Stop accepting, let ready answers leave, close every connection. Idempotent."""
+        """Stop accepting, send the ready responses, close every connection. Idempotent."""
         if self._server is None:
             return
         self._server.close()
@@ -159,7 +159,7 @@ class KafkaListener:
             for connection in list(self._connections):
                 connection.abort()
 
-    # What connections call
+    # Called by connections
 
     def opened(self, connection: KafkaConnection) -> None:
         self._connections[connection] = seen = _Seen(self.clock.monotonic_ms())
@@ -176,12 +176,12 @@ class KafkaListener:
             self._schedule_sweep()
 
     def turned_away(self, where: str, reason: str) -> None:
-        """A connection was closed before it was one of this listener's."""
+        """Count and log a connection that was closed before the listener served it. `where`: the client's address."""
         self.stats.refused += 1
         self.notes.warn("closed a new connection", reason, reason=reason, client=where, listener=self.name)
 
     def waits_for_room(self) -> None:
-        """A connection has more to send than there is room for: whoever does not use what it holds is looked for."""
+        """Sweep more often, as a connection waits for memory: connections that hold memory unused are to be closed."""
         if self._sweep_timer is not None and not self._sweeps_often:
             self._sweep_timer.cancel()
             self._schedule_sweep()
@@ -245,8 +245,8 @@ class KafkaListener:
             seen.slow_since_ms = now_ms
 
     def _close_slow(self, now_ms: float) -> None:
-        """Requests wait for room that others hold and do not use: of each payer the slowest goes, and the largest of
-        these."""
+        """Close slow connections while requests wait for memory: of each payer (`Peer.payer`) the slowest one, and of
+        equally slow ones the one that holds most."""
         # rule A27/requests-may-drip
         slow = [
             (seen.bytes_per_s, -connection.held_bytes, number, connection)
@@ -267,8 +267,8 @@ class KafkaListener:
                 connection.abort()
 
     def _stalled(self, now_ms: float) -> list[KafkaConnection]:
-        """Connections that hold memory and do not move, and those that make others wait for their turn with a request
-        that drips in. A connection that waits for memory itself is not to blame.
+        """Return the connections that hold memory and make no progress, and the one whose slow request makes others
+        wait for the turn to grow. A connection that waits for memory itself is not counted as stalled.
         """
         number, since_ms = self._turn_seen
         if self.memory.turns != number:
@@ -282,7 +282,7 @@ class KafkaListener:
         ]
 
     def _close_stalled(self, now_ms: float) -> None:
-        """Memory is short, and peers sit on much of it without moving: the largest go, until half will be free."""
+        """Close stalled connections, those that hold most first, until half of the memory budget will be free."""
         memory = self.memory
         surplus = memory.used_bytes - memory.limit_bytes / 2
         stalled = sorted(self._stalled(now_ms), key=lambda connection: connection.held_bytes, reverse=True)

@@ -1,7 +1,7 @@
-"""Levels of a process's loggers, changed while it runs: `strandline.kafka` goes by its own level, else by that of
-`strandline`, else by the root's.
+"""Levels of a process's loggers, which can be changed while it runs. A logger without a level of its own has that of
+its parent: `strandline.kafka` that of `strandline`, which has the root's.
 
-What is set lives as long as the process, as in Kafka. Nothing here writes a line: who does is told of each change.
+Changes last until the process ends, as in Kafka. The logging itself is elsewhere, and is notified of each change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 ROOT = "root"
 
 LEVELS = MappingProxyType({"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50})
-"""Kafka's names of levels, and Python's numbers."""
+"""Kafka's names of levels, with Python's numbers."""
 
 OUR = "strandline"
 
@@ -39,10 +39,10 @@ LOGGERS: Mapping[str, str] = MappingProxyType(
         "grpc": "The library of calls between nodes.",
     }
 )
-"""Loggers of a node and what they tell; a test holds ours against the code."""
+"""Loggers of a node and their subjects; a test compares those of `strandline` with the code."""
 
 Apply = Callable[[str, int], None]
-"""Gets a logger and the number of the level that it goes by from now on."""
+"""Sets the level of a logger: (logger's name, Python's number of the level)."""
 
 
 class LogLevels:
@@ -52,39 +52,40 @@ class LogLevels:
     """
 
     def __init__(self, at_start: Mapping[str, str]) -> None:
-        """`at_start`: levels of loggers as the process begins, the root's among them."""
+        """`at_start`: levels of loggers at the start of the process; the root's is INFO if missing."""
         self._at_start = {ROOT: "INFO", **at_start}
         self._set = dict(self._at_start)
         self._apply: Apply | None = None
 
     def level(self, name: str) -> str:
-        """Kafka's name of the level that the logger goes by."""
+        """Return Kafka's name of the logger's level, its own or inherited."""
         while name not in self._set:
             name = name.rpartition(".")[0] or ROOT
         return self._set[name]
 
     def number(self, name: str) -> int:
-        """Python's number of the same."""
+        """Return Python's number of the logger's level."""
         return LEVELS[self.level(name)]
 
     def is_own(self, name: str) -> bool:
-        """Whether the level was set for this very logger."""
+        """Return whether the logger has a level of its own."""
         return name in self._set
 
     def set(self, name: str, level: str) -> None:
-        """Let a logger go by this level, and those below it that have none of their own."""
+        """Set the level of a logger, and of its descendants that have none of their own."""
         self._set[name] = level
         self._tell()
 
     def unset(self, name: str) -> None:
-        """Let a logger go by what it went by at the start of the process, or by the one above it."""
+        """Give a logger back its level from the start of the process, or its parent's. Raises KeyError without an own
+        level."""
         del self._set[name]
         if name in self._at_start:  # rule A41/a-deleted-level-forgets-the-start
             self._set[name] = self._at_start[name]
         self._tell()
 
     def applied_by(self, apply: Apply) -> None:
-        """Give `apply` the levels of all loggers, now and after each change."""
+        """Call `apply` for all loggers, now and after each change."""
         self._apply = apply
         self._tell()
 

@@ -1,13 +1,13 @@
-"""The time of a node's loop, as far as clients take it (rule A26).
+"""Bounds the time of a node's event loop that clients may use (rule A26).
 
-One loop does everything in a node: votes, heartbeats and replication run on it beside clients' requests. So clients get
-a bounded time of each turn, and whatever else is ready runs between two turns of theirs. Those who have not proven who
-they are get a small time of their own, all of them together, and pauses behind it once much of it came to nothing (rule
-A44). What a turn has no room for waits, and is taken fairly: first among principals, then among the addresses of one,
-then among the connections of one address.
+One loop runs everything in a node: votes, heartbeats and replication beside clients' requests. So clients get a bounded
+time in each turn of the loop, and all other ready work runs between two such turns. Strangers, the clients that have
+not authenticated yet, share a small time of their own, followed by pauses once much of it led to no authentication
+(rule A44). Work for which a turn has no time left waits for a later turn. Waiting work is served fairly: first among
+principals, then among the addresses of a principal, then among the connections of an address.
 
-The end of a turn is looked for only once much of its time was used: as long as the loop is not busy, nobody waits, and
-a request costs two readings of the clock.
+A turn is ended only after much of its time was used: while the loop is not busy, no request waits, and each costs two
+readings of the clock.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from strandline.proto.ports import Clock
 from strandline.proto.steps import Steps
 
 TURN_MS = 1.0
-"""For all clients that are known, in one turn. An ack takes some turns of the loop, on two or three nodes."""
+"""Milliseconds per turn for all authenticated clients. An ack takes several turns of the loop on two or three nodes."""
 
 STRANGERS_MS = 0.25
-"""The same for all that are not authenticated: for accepting them, for handshakes of TLS, requests, and their end."""
+"""Milliseconds per turn for all strangers: accepting them, their TLS handshakes, requests, and disconnections."""
 
 UNPROVEN_MS = 1000.0
-"""Time of strangers that may come to nothing. A thousand clients that log in anew, by TLS, take a second, and each
-gives back what it took once it is known."""
+"""Milliseconds that strangers may use without authenticating before pauses begin. A thousand clients that log in by TLS
+at the same time use one second, and the time of each is taken off again once it has authenticated."""
 
 UNPROVEN_FORGIVEN = 0.01
-"""So much of the time that passes is forgiven of that: an attack that comes and goes is an attack."""
+"""Fraction of elapsed time by which that sum falls: small, so that an attack that stops and resumes is still seen."""
 
 PAUSES = 3
-"""Pause behind a turn of strangers when that is used up, as a multiple of what the turn took: a quarter of the loop's
-time is theirs then, though nobody else wants it."""
+"""Pause after a turn of strangers once `UNPROVEN_MS` is used up, as a multiple of the turn's duration: 3 leaves them a
+quarter of the loop's time, even if the loop is otherwise idle."""
 
 TURNS_BETWEEN = 3
-"""Turns of the loop without clients, between two in which some were served that had waited. Votes, heartbeats and
-replication take several turns from the socket to the socket: these come first. An empty one takes some microseconds."""
+"""Turns of the loop without client work between two turns that serve waiting clients. Votes, heartbeats and replication
+need several turns from one socket to the other, and come first. An empty turn takes a few microseconds."""
 
 SLICE_MS = 0.25
-"""At a stretch for one connection while others wait."""
+"""Milliseconds that one connection may use without interruption while others wait."""
 
 KEYS_MAX = 1000
-"""Principals or addresses that had a turn and wait no more are remembered in about this number."""
+"""Approximate maximum of principals or addresses whose used time is remembered after they stop waiting."""
 
 _LEAST_MS = 0.001
-"""What a turn costs at least, so that the next one is another's, also by a clock that stands still."""
+"""Minimum milliseconds charged for a turn, so that the next turn goes to another even if the clock stands still."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,11 +57,11 @@ Call = Callable[[], None]
 
 
 class Peer(Protocol):
-    """Taker of time: `strandline.cluster.broker.request.Peer`, or a connection in a handshake of TLS.
+    """Client whose time is counted: `strandline.cluster.broker.request.Peer`, or a connection in its TLS handshake.
 
     Attributes:
-        is_stranger: it has not proven yet who it is.
-        stranger_ms: what it took of the loop until then.
+        is_stranger: it has not authenticated yet.
+        stranger_ms: milliseconds of the loop that it used until then.
     """
 
     stranger_ms: float
@@ -77,20 +77,20 @@ class Peer(Protocol):
 
 
 class Work(Protocol):
-    """A request that has its steps (`strandline.cluster.broker.request.Exchange`)."""
+    """A request whose time on the loop is counted (`strandline.cluster.broker.request.Exchange`)."""
 
     def begin_step(self, now_ms: float) -> None:
-        """The loop is at it from now on."""
+        """Note that the loop begins to work on it at `now_ms`."""
 
     def end_step(self, now_ms: float) -> None:
-        """Until now."""
+        """Note that this work ends at `now_ms`."""
 
 
 class _Order:
-    """Order of those that wait, by the time that they had: the least first.
+    """Waiting keys (principals or addresses), ordered by the time that each has used: the least first.
 
-    Invariants: whoever begins to wait has had at least as much as the one that was served last, so that nobody saves
-    time up and then keeps all others waiting.
+    Invariants: a key that begins to wait counts at least as much used time as the key served last had, so that no key
+    saves time up and then keeps all others waiting.
     """
 
     def __init__(self) -> None:
@@ -104,20 +104,20 @@ class _Order:
         return bool(self._waiting)
 
     def begin(self, key: str) -> None:
-        """Let a key wait; fine if it does already."""
+        """Add a key to those that wait. Idempotent."""
         if key not in self._waiting:
             self._waiting.add(key)
             self._used_ms[key] = max(self._used_ms.get(key, 0.0), self._floor_ms)
             self._push(key)
 
     def end(self, key: str) -> None:
-        """Let a key wait no more."""
+        """Remove a key from those that wait. Idempotent."""
         self._waiting.discard(key)
         if len(self._used_ms) > KEYS_MAX + 2 * len(self._waiting):
             self._used_ms = {key: self._used_ms[key] for key in sorted(self._waiting)}
 
     def least(self) -> str:
-        """The one to be served now."""
+        """Return the waiting key that has used the least time."""
         while True:
             used_ms, _, key = self._heap[0]
             if key in self._waiting and used_ms == self._used_ms[key]:
@@ -126,7 +126,7 @@ class _Order:
             heappop(self._heap)
 
     def charge(self, key: str, took_ms: float) -> None:
-        """Count that a key was served for `took_ms`."""
+        """Add `took_ms` to the time that a key has used."""
         # rule A26/turns-by-number
         self._used_ms[key] = self._used_ms.get(key, self._floor_ms) + max(took_ms, _LEAST_MS)
         if key in self._waiting:
@@ -137,7 +137,7 @@ class _Order:
 
 
 class _Waiting:
-    """Calls that wait for a turn, by principal and by address."""
+    """Callbacks that wait for a turn, by principal and by address."""
 
     def __init__(self) -> None:
         self._principals = _Order()
@@ -158,7 +158,7 @@ class _Waiting:
         self._principals.begin(principal)
 
     def take(self) -> tuple[str, str, Call]:
-        """Take the key whose turn it is; it waits no more."""
+        """Remove and return the callback to run next, with its principal and address."""
         principal = self._principals.least()
         address = self._addresses[principal].least()
         call = next(iter(self._calls[principal, address]))
@@ -179,7 +179,7 @@ class _Waiting:
                 self._principals.end(principal)
 
     def charge(self, principal: str, address: str, took_ms: float) -> None:
-        if not self._places:  # nobody is kept waiting: what was before does not matter any more
+        if not self._places:  # nobody waits: the times used so far do not matter any more
             self._addresses.clear()
             self._principals = _Order()
             return
@@ -191,13 +191,13 @@ class _Waiting:
 
 
 class _Share:
-    """Share of one turn, for the known or for strangers.
+    """Time of one turn for authenticated clients or for strangers.
 
     Attributes:
-        pauses: the pause behind a turn, as a multiple of what it took.
-        spent_ms: what this turn took so far.
-        last_ms: when somebody was served last.
-        is_due: the turn's end is on its way (`LoopTime._next_turn`).
+        pauses: the pause after a turn, as a multiple of the turn's duration.
+        spent_ms: milliseconds used in this turn so far.
+        last_ms: monotonic time at which a client was served last.
+        is_due: the end of the turn is scheduled (`LoopTime._next_turn`).
     """
 
     __slots__ = ("budget_ms", "is_due", "last_ms", "pauses", "spent_ms", "waiting")
@@ -212,12 +212,12 @@ class _Share:
 
 
 class LoopTime:
-    """Time that clients have taken of this turn of the loop, and those that wait for a next one.
+    """Time that clients have used in this turn of the loop, and the callbacks that wait for a later turn.
 
     Invariants:
-        * in one turn clients are served until `TURN_MS` are over, strangers until `STRANGERS_MS` are: at most one
-          request, or one step of one, goes beyond each;
-        * whoever waits is served in a later turn, once for each time it asked.
+        * in one turn clients are served for `TURN_MS`, strangers for `STRANGERS_MS`; at most one request, or one step
+          of a request, exceeds each;
+        * a waiting callback runs in a later turn, once for each `wait` (repeated ones before it runs count once).
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -227,27 +227,27 @@ class LoopTime:
         self._unproven_ms = 0.0
         self._forgiven_at_ms = 0.0
         self.waits = 0
-        """How often somebody had to wait for a turn."""
+        """Number of calls of `wait`."""
 
     def now_ms(self) -> float:
-        """The time that all of this is measured by."""
+        """Monotonic time in milliseconds, by the clock that all times here are measured with."""
         return self._clock.monotonic_ms()
 
     def admits(self, peer: Peer) -> bool:
-        """True if work for the peer may be done now; else it has to wait."""
+        """Return whether work for the peer may be done now; if not, it has to `wait`."""
         share = self._share(peer)
         return share.spent_ms < share.budget_ms and not share.waiting  # rule A26/clients-have-all-of-the-loop
 
     def slice_ms(self, peer: Peer) -> float:
-        """Milliseconds for which the peer may go on, now that it has its turn."""
+        """Milliseconds that the peer may use now that it has its turn."""
         share = self._share(peer)
         left_ms = share.budget_ms - share.spent_ms
         return min(SLICE_MS, left_ms) if share.waiting else left_ms
 
     def begin(self, peer: Peer) -> float:
-        """Note that the peer is served from now on; returns what `end` needs.
+        """Note that work for the peer begins now; returns the time in ms to pass to `end`.
 
-        Where nobody was served for as long as a turn takes, everything else had its time: a new turn has begun.
+        If no client was served for the duration of a turn, all other work has had its time: a new turn begins.
         """
         share, now_ms = self._share(peer), self._clock.monotonic_ms()
         if not share.is_due and now_ms - share.last_ms >= share.budget_ms:
@@ -255,7 +255,7 @@ class LoopTime:
         return now_ms
 
     def end(self, peer: Peer, began_ms: float) -> None:
-        """Until now."""
+        """Count the time since `began_ms` for the peer, and schedule the end of the turn once half of it is used."""
         share = self._share(peer)
         share.last_ms = now_ms = self._clock.monotonic_ms()
         took_ms = now_ms - began_ms
@@ -267,12 +267,12 @@ class LoopTime:
             self._end_turn(share)
 
     def proven(self, peer: Peer) -> None:
-        """Note that a peer is known by now: what it took as a stranger came to something."""
+        """Note that a peer has authenticated: the time that it used as a stranger does not lead to pauses."""
         self._count_unproven(self._clock.monotonic_ms(), -peer.stranger_ms)  # rule A44/logins-come-to-nothing
         peer.stranger_ms = 0.0
 
     def wait(self, peer: Peer, call: Call) -> None:
-        """Call it once in a later turn. Asking twice counts once."""
+        """Run `call` once in a later turn. Repeated requests before that count once."""
         self.waits += 1
         share = self._share(peer)
         share.waiting.add(peer.principal, peer.host, call)  # rule A26/turns-by-connection
@@ -280,17 +280,17 @@ class LoopTime:
             self._end_turn(share)
 
     def forget(self, call: Call) -> None:
-        """Let a call wait no more; fine if it does not."""
+        """Remove a waiting callback. Idempotent."""
         self._known.waiting.forget(call)
         self._strangers.waiting.forget(call)
 
     def timed(self, peer: Peer, request: Work, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
-        """The work, each step of which counts, for the peer and for the request: it is not held up, but what comes
-        behind it is."""
+        """Wrap `work` so that the time of each of its steps counts for the peer and for the request. The work itself
+        is never delayed; later work of clients is."""
         return _Timed(self, peer, request, work)
 
     def measured(self, peer: Peer, work: Callable[[], T]) -> T:
-        """Do it now, and count it. Returns what the work does."""
+        """Run `work` now, count its time for the peer, and return its result."""
         began_ms = self.begin(peer)
         try:
             return work()
@@ -298,14 +298,14 @@ class LoopTime:
             self.end(peer, began_ms)
 
     def begun(self, steps: Steps[None]) -> bool:
-        """Work that may be long: do as much of it as a turn has time for. True if that was all; else the rest goes by
-        `in_turns`. So a request of some hundred items is answered at once."""
+        """Run as many steps as a turn has time for. Return True if those were all; else run the rest by `in_turns`.
+        So a request of a few hundred items is answered at once."""
         end_ms = self._clock.monotonic_ms() + TURN_MS
         return all(self._clock.monotonic_ms() < end_ms for _ in steps)
 
     async def in_turns(self, peer: Peer, steps: Steps[T]) -> T:
-        """Long work, a slice of it in a turn; who waits meanwhile has turns between. What it takes counts where this is
-        part of something `timed`. Returns what the steps made."""
+        """Run steps in slices, one slice per turn, so that waiting clients are served between them. Return the result
+        of the steps. Their time is counted only if the calling coroutine is `timed`."""
         slice_end_ms = await self._turn(peer)
         while True:
             try:
@@ -317,7 +317,8 @@ class LoopTime:
                 slice_end_ms = await self._turn(peer)
 
     async def at_once_or_in_turns(self, peer: Peer, steps: Steps[T]) -> T:
-        """`begun`, and if that was not all `in_turns`: for what is a coroutine in any case."""
+        """Run as many steps as a turn has time for at once and the rest by `in_turns`; return their result. For callers
+        that are coroutines anyway; others use `begun` first."""
         end_ms = self._clock.monotonic_ms() + TURN_MS
         while self._clock.monotonic_ms() < end_ms:
             try:
@@ -328,8 +329,8 @@ class LoopTime:
         return await self.in_turns(peer, steps)
 
     async def each(self, peer: Peer, make: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-        """What `make` makes of each item, awaited one after the other: as far as a turn has time at once, the rest in
-        turns."""
+        """Return the results of `make` for each item, awaited one after the other: as many as a turn has time for at
+        once, the rest in later turns."""
         slice_end_ms = self._clock.monotonic_ms() + TURN_MS
         made: list[R] = []
         for item in items:
@@ -339,10 +340,10 @@ class LoopTime:
         return made
 
     async def _turn(self, peer: Peer) -> float:
-        """Wait for one; returns when its slice ends.
+        """Wait for a turn; return the monotonic time in ms at which the caller's slice of it ends.
 
-        The slice is charged when it is given, as the coroutine goes on a little later: else all that wait would be
-        given theirs in the same turn.
+        The slice is charged when it is given, because the coroutine goes on a little later: otherwise all waiting
+        coroutines would be given their slices in the same turn.
         """
         given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -362,7 +363,7 @@ class LoopTime:
         return self._strangers if peer.is_stranger else self._known  # rule A26/strangers-have-the-time-of-all
 
     def _count_unproven(self, now_ms: float, took_ms: float) -> None:
-        """Strangers took so much more, or less, of the loop for nothing."""
+        """Add `took_ms` (below 0: subtract) to the time of strangers that led to no authentication."""
         forgiven_ms = (now_ms - self._forgiven_at_ms) * UNPROVEN_FORGIVEN
         self._forgiven_at_ms = now_ms
         self._unproven_ms = min(max(self._unproven_ms - forgiven_ms + took_ms, 0.0), UNPROVEN_MS)
@@ -374,7 +375,7 @@ class LoopTime:
         asyncio.get_running_loop().call_soon(self._next_turn, share, between)
 
     def _next_turn(self, share: _Share, between: int) -> None:
-        """Everything else that was ready had its time: serve who waits."""
+        """Begin a new turn after `between` turns of other work and the share's pause, and serve waiting clients."""
         if between > 0:  # rule A26/clients-have-every-turn
             asyncio.get_running_loop().call_soon(self._next_turn, share, between - 1)
             return
@@ -403,7 +404,7 @@ class LoopTime:
 
 
 class _Timed(Coroutine[Any, Any, None]):
-    """A coroutine whose steps are counted."""
+    """A coroutine that counts the time of each of its steps."""
 
     def __init__(self, loop_time: LoopTime, peer: Peer, request: Work, work: Coroutine[Any, Any, None]) -> None:
         self._loop_time = loop_time

@@ -1,9 +1,9 @@
-"""Connections that clients have opened and that nobody serves yet: they are accepted and let in within the time of
-strangers, fairly by address (rule A44).
+"""New connections that wait to be served: they are accepted and set up within the event loop's time for
+unauthenticated clients (`loop_time`), fairly by address (rule A44).
 
-Whoever connects and goes again, or connects to be refused, takes as much of the loop as its transport, its protocol and
-their end do. So accepting waits for its turn as requests do, and what was accepted for its own. Before that a
-connection is a socket, and nothing of it is read.
+A client that connects and leaves at once, or is refused, still costs the loop the setup and the end of a transport and
+a protocol. So accepting waits for a turn of the loop, as requests do, and each accepted connection then waits for a
+turn of its own. Until that turn a connection is only a socket, and nothing is read from it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from strandline.cluster.security.principal import ANONYMOUS
 from strandline.proto.ids import address_of
 
 WAITING_MAX = 1000
-"""Connections of one listener that wait for their turn, a descriptor each. With one more the last one goes of the
-address that has most."""
+"""Maximum accepted connections of one listener that wait for their turn, one file descriptor each. One more drops the
+newest waiting connection of the address that has the most."""
 
 ACCEPTING = "accepting"
-"""Principal that takes the time in which connections are accepted: as much as all addresses together, so that the
-kernel's queue, which knows no fairness, is short."""
+"""Principal to which the time of accepting connections is charged. It gets as much time as all addresses together, so
+that the kernel's accept queue, which is not fair among addresses, stays short."""
 
 T = TypeVar("T")
 
@@ -35,9 +35,9 @@ def _stranger(listener: str, host: str, principal: str = ANONYMOUS) -> Peer:
 
 
 class Newcomers:
-    """Makes the protocols of a listener's connections, and says when it may.
+    """Protocol factory of a listener that also decides when connections are accepted and set up.
 
-    A server that knows nothing of turns calls it as any factory of protocols.
+    A server without support for turns calls it like any protocol factory.
     """
 
     def __init__(self, listener: str, make: Callable[[], asyncio.BaseProtocol], loop_time: LoopTime) -> None:
@@ -46,30 +46,30 @@ class Newcomers:
         self._loop_time = loop_time
         self._accepting = _stranger(listener, "", ACCEPTING)
         self._waiting: dict[str, dict[Call, Call]] = {}
-        """Of each address what lets a connection in, and what drops it; the oldest first."""
+        """Waiting connections by address, oldest first: callback that sets one up -> callback that drops it."""
         self._count = 0
 
     def __call__(self) -> asyncio.BaseProtocol:
         return self._make()
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of connections that wait."""
         return self._count
 
     def may_come(self, again: Call) -> bool:
-        """True if some may be accepted now. Else accept nothing until `again` is called: it is their
-        turn then."""
+        """Return whether connections may be accepted now. If not, `again` is called in the turn in which they may."""
         if self._loop_time.admits(self._accepting):  # rule A44/accepted-at-any-time
             return True
         self._loop_time.wait(self._accepting, again)
         return False
 
     def accepted(self, some: Callable[[], T]) -> T:
-        """Accept some. What that takes is given back to nobody: of whom it will come to something is not known yet."""
+        """Run `some`, which accepts connections, and return its result. Its time is never taken off for clients that
+        authenticate later, as it is of no single client."""
         return self._loop_time.measured(self._accepting, some)
 
     def arrived(self, address: str, enter: Call, drop: Call) -> None:
-        """A connection was accepted: let it in, now or in a later turn. `drop` closes it instead."""
+        """Set up an accepted connection by `enter`, now or in a later turn, or close it by `drop` if too many wait."""
         peer = _stranger(self._listener, address_of(address))
         if self._loop_time.admits(peer):  # rule A44/let-in-at-any-time
             self._loop_time.measured(peer, enter)
@@ -86,13 +86,13 @@ class Newcomers:
         self._loop_time.wait(peer, have_turn)
 
     def close(self, again: Call) -> None:
-        """The listener closes: drop all that wait, and do not accept `again`. Idempotent."""
+        """Drop all waiting connections and withdraw `again` (see `may_come`): the listener closes. Idempotent."""
         self._loop_time.forget(again)
         while self._count:
             self._drop_one()
 
     def _drop_one(self) -> None:
-        """Make room: the last one goes of the address that has most, and so that of one that has few does not."""
+        """Drop the newest waiting connection of the address that has most, so that addresses with few keep theirs."""
         host = max(self._waiting, key=lambda each: len(self._waiting[each]))
         have_turn, drop = next(reversed(self._waiting[host].items()))
         self._loop_time.forget(have_turn)

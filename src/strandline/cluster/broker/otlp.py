@@ -1,8 +1,8 @@
-"""Metrics that a client pushes: OpenTelemetry's MetricsData, of which the numbers are read.
+"""Reads the numbers of OpenTelemetry's MetricsData, the format in which clients push metrics.
 
-The few messages are described here, field by field, for the protobuf library that is there anyway: the package of all
-of OpenTelemetry's messages would be one more dependency of every node, with bounds of its own on protobuf's version.
-The format has been stable since its version 1.0.
+The needed messages are declared here, field by field, for the protobuf library, which nodes have anyway. The package
+with all of OpenTelemetry's messages would be one more dependency of every node, with its own bounds on protobuf's
+version. The format has been stable since its version 1.0.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 SERIES_MAX = 100
-"""Number of metrics that are kept for one client."""
+"""Maximum metrics that are kept for one client."""
 
 POINTS_MAX = 5_000
-"""Data points that are read from one push: a push full of empty ones costs no more than others."""
+"""Maximum data points read from one push; each metric counts as one more, so that empty metrics are not free."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._\-]{0,127}")
 
@@ -40,12 +40,12 @@ _MESSAGES: dict[str, tuple[tuple[str, int, int | str, bool], ...]] = {
     "Histogram": (("data_points", 1, "HistogramPoint", True),),
     "HistogramPoint": (("count", 4, _FIXED64, False), ("sum", 5, _DOUBLE, False)),
 }
-"""Message -> (field, number, type or message, repeated). Other fields are passed over."""
+"""Message -> its fields as (name, number, type or message, repeated). Other fields are skipped."""
 
 
 @lru_cache(maxsize=1)
 def metrics_data() -> Any:
-    """The class of the outermost message, MetricsData; made at the first push."""
+    """Return the class of the outermost message, MetricsData, created at the first call."""
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message_factory import GetMessageClass
@@ -66,13 +66,13 @@ def metrics_data() -> Any:
 
 
 def read_metrics(data: bytes) -> tuple[dict[str, float], int]:
-    """One number for each metric, and how many metrics were left out: too many, or without a plain name.
+    """Return one number per metric, and how many metrics were left out (above `SERIES_MAX`, or with an invalid name).
 
-    A gauge with several data points, of partitions or nodes, counts by the greatest of them; a sum by their sum; a
-    histogram by its mean.
+    The number of a gauge is its greatest data point (it may have one per partition or node), that of a sum the sum of
+    its data points, that of a histogram its mean.
 
     Raises:
-        ValueError: these are no metrics.
+        ValueError: `data` is not a MetricsData message.
     """
     try:
         message = metrics_data().FromString(data)
@@ -98,7 +98,7 @@ def read_metrics(data: bytes) -> tuple[dict[str, float], int]:
 
 
 def _metrics(message: Any) -> Iterator[Any]:
-    """All metrics of a message, at most `POINTS_MAX`."""
+    """Return an iterator over the metrics of a message, at most `POINTS_MAX`."""
     return islice(
         (
             metric
@@ -111,7 +111,7 @@ def _metrics(message: Any) -> Iterator[Any]:
 
 
 def _value(metric: Any, points_max: int) -> tuple[float | None, int]:
-    """The number that stands for a metric, and how many data points were looked at."""
+    """Return a metric's number (None: it has none), and its count of data points plus one."""
     if metric.HasField("histogram"):
         points = list(islice(metric.histogram.data_points, points_max))
         count = sum(point.count for point in points)

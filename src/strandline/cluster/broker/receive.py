@@ -1,4 +1,4 @@
-"""The receive buffer of one connection: frames lie in it whole and are read in place."""
+"""The receive buffer of one connection, which holds each frame contiguously so that it can be read in place."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from strandline.cluster.broker.request import Peer
 from strandline.proto.kafka.fields import Foreign, foreign_protocol
 
 START_BYTES = 16 * 1024
-"""First size: enough for every small request. Between small requests a connection has no buffer at all."""
+"""Initial size in bytes, enough for small requests. Between small requests a connection has no buffer."""
 
 STREAM_BYTES = 256 * 1024
-"""A peer that fills the buffer at every read gets one of up to this size, so that a read takes many frames."""
+"""Maximum size in bytes to which the buffer grows for a peer that fills it at every read, so that one read gets many
+frames."""
 
 AHEAD_BYTES = 2 * 1024 * 1024
-"""Room kept, at most, beyond a large frame for the one that follows: less of it has to be moved."""
+"""Maximum bytes allocated beyond a large frame for the next one, so that less of that one must be moved later."""
 
 
 class ReceiveBuffer:
-    """Bytes received and not yet used: `view[start:end]`.
+    """Buffer of received bytes; those not processed yet are `view[start:end]`.
 
-    It grows only as bytes arrive, by doubling, whatever length a frame announces: a peer that announces 100 MB and
-    sends nothing costs nothing. What it has beyond `START_BYTES` is asked of the node's memory budget, and charged.
+    It grows by doubling, and only as bytes arrive, whatever length a frame announces: a peer that announces 100 MB and
+    sends nothing costs nothing. Capacity beyond `START_BYTES` is charged to the node's memory budget.
 
     Invariants: 0 <= start <= end <= capacity; the charge is max(0, capacity - START_BYTES).
     """
@@ -31,7 +32,7 @@ class ReceiveBuffer:
         self._budget = budget
         self._peer = peer
         self._payer = ""
-        """Who holds what is charged."""
+        """Payer to whom the memory is charged (`Peer.payer` at the time of the charge)."""
         self._charged = 0
         self._filled = False
         self.view = memoryview(b"")
@@ -48,21 +49,21 @@ class ReceiveBuffer:
         return self._charged
 
     def room(self) -> memoryview:
-        """Part of the buffer in which to receive more, after `make_room` has said yes; never empty."""
+        """Return the free part of the buffer, never empty, for the next read; call it once `make_room` returns True."""
         if self.end == len(self.view):
             self._resize(max(START_BYTES, 2 * len(self.view)))
         return self.view[self.end :]
 
     def received(self, size: int) -> None:
-        """`size` bytes were put into what `room` gave."""
+        """Note that `size` bytes were written to the view that `room` returned."""
         self.end += size
         self._filled = self.end == len(self.view)
 
     def make_room(self, frame_bytes: int) -> bool:
-        """Prepare for more; false while the budget has no room for it (ask again when it wakes).
+        """Prepare for the next read. Return False if the budget has no memory left: call again after its wake-up.
 
         Args:
-            frame_bytes: size of the frame that begins at `start`, 0 if that is not known yet.
+            frame_bytes: size in bytes of the frame that begins at `start`, 0 if not known yet.
         """
         if self.start == self.end:
             self._begin_again()
@@ -82,7 +83,7 @@ class ReceiveBuffer:
         return self._grow(max(target, capacity + START_BYTES))
 
     def release(self) -> None:
-        """Give the memory back; what was in it is lost."""
+        """Release the memory; unprocessed bytes are lost."""
         self.view = memoryview(b"")
         self.start = self.end = 0
         self._filled = False
@@ -90,14 +91,14 @@ class ReceiveBuffer:
         self._budget.return_turn(self)
 
     def _begin_again(self) -> None:
-        """Everything was read. A small buffer goes at once (a new one costs less than a microsecond), a larger one is
-        kept for the next large frame, unless memory is short."""
+        """Empty the buffer, all of whose bytes were processed. A small buffer is released (a new one costs less than a
+        microsecond); a larger one is kept for the next large frame, unless memory is short."""
         self.start = self.end = 0
         if not self._charged or self._budget.receive_scarce:
             self.release()
 
     def _end_turn(self) -> None:
-        """A request was finished beyond the budget's limit: keep no more than has arrived of the next, and queue up."""
+        """Return the turn to grow after its request is complete: shrink to the bytes of the next request."""
         self._resize(max(START_BYTES, self.end - self.start))
         self._budget.return_turn(self)
 
@@ -141,11 +142,12 @@ TLS_ON_PLAINTEXT = (
     "a TLS handshake on a plaintext Kafka port; the client should use security.protocol=PLAINTEXT, or SASL_PLAINTEXT "
     "where it speaks SASL"
 )
-"""Reason a connection is refused that a TLS client opens again and again."""
+"""Reason for refusing a TLS client on a plaintext listener; such a client reconnects again and again."""
 
 
 def describe_foreign(start: memoryview) -> str:
-    """Name of the protocol spoken there, by the first bytes of what should be a frame; "" if they tell nothing."""
+    """Return a message that names the protocol of bytes that are no Kafka frame; "" if they match none. `start`: the
+    first bytes."""
     spoken = foreign_protocol(bytes(start[:4]))
     if spoken is Foreign.HTTP_REQUEST:
         line = bytes(start).split(b"\r\n", 1)[0].decode("ascii", "replace")

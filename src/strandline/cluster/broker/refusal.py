@@ -1,7 +1,7 @@
-"""The answer that says one error for everything asked, made from the schemas of request and response.
+"""Refusals: responses with one error for all items of a request, derived from the schemas of request and response.
 
-A response of Kafka has its errors in one of two places: in the message itself, then its arrays are empty; or in the
-items of an array, one for each item of the request, which the response names as the request did.
+A Kafka response has its error codes in one of two places: in the message itself (a refusal then has empty arrays), or
+in the items of an array, one per item of the request, identified by the same name or id as in the request.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.schema import plain_default, without_none
 
 _NOTHING = {"string": "", "bytes": b"", "bool": False, "timedelta_i32": 0, "timedelta_i64": 0, "datetime_i64": 0}
-"""By the type of a field without a default; a number is -1: unknown."""
+"""Neutral value by Kafka type, for fields without a default; types not listed are numbers, and get -1 (unknown)."""
 
 Fill = Callable[[Any, ErrorCode, str], dict[str, Any]]
-"""(request or item of one, error, its sentence) -> message or part of it."""
+"""(request or item of it, error, error message) -> response or item of it."""
 
 NAMES: Sequence[frozenset[str]] = (
     frozenset({"name", "topic", "topic_name"}),
@@ -28,11 +28,11 @@ NAMES: Sequence[frozenset[str]] = (
     *(frozenset({name}) for name in ("topic_id", "group_id", "member_id", "group_instance_id", "key")),
     *(frozenset({name}) for name in ("resource_type", "resource_name")),
 )
-"""What items are known by, and the fields that have it: a response repeats it, and nothing else of the request."""
+"""Fields that identify items; those of one set mean the same. A response repeats these fields of the request only."""
 
 
 def refused(api: Api, version: int, request: Any, error: ErrorCode, message: str) -> dict[str, Any]:
-    """The answer to `request`, a message by the schema of this version."""
+    """Return the refusal of `request`, a message decoded by the schema of this version."""
     return _filler(api, version)(request, error, message)
 
 
@@ -42,8 +42,9 @@ def _filler(api: Api, version: int) -> Fill:
 
 
 def _of(told: Any, asked: Any, *, is_whole: bool = False) -> Fill:
-    """A message (`is_whole`) or an item of kio's class `told`, from one of `asked`; `asked` None: from a single value.
-    In an item what may be null has Kafka's default, which is empty."""
+    """Return the function that makes a message (`is_whole`) or an item of kio's class `told` from a message or item of
+    class `asked`, or from a single value if that is None. Arrays that may be null are null in messages, empty in items.
+    """
     values = fields(told)
     has_error = any(_kafka_type(one) == "error_code" for one in values)
     fixed: dict[str, Any] = {}
@@ -82,7 +83,8 @@ def _fill(
 
 
 def _array(item: Any, asked: Any) -> tuple[str, Fill] | None:
-    """The array of the request whose items these answer, and what makes one from each."""
+    """Return the request's array to whose items those of the response correspond, and the function that makes them;
+    None if no single array matches."""
     found = [(one.name, kind) for one in fields(asked) if (kind := _item(one)) is not None]
     named = [
         (name, kind) for name, kind in found if kind is object or any(_source(part, kind) for part in fields(item))
@@ -96,7 +98,7 @@ def _array(item: Any, asked: Any) -> tuple[str, Fill] | None:
 
 
 def _source(one: Any, asked: Any) -> str | None:
-    """The field of the request's item with the same meaning."""
+    """Return the name of the field of class `asked` with the same meaning as this one, or None."""
     if asked is None or _item(one) is not None:
         return None
     same = next((names for names in NAMES if one.name in names), frozenset())
@@ -104,7 +106,7 @@ def _source(one: Any, asked: Any) -> str | None:
 
 
 def _item(one: Any) -> Any | None:
-    """The class of an array's items; None for what is no array, and `object` for an array of single values."""
+    """Return the class of an array's items, `object` if they are single values; None if the field is not an array."""
     kind, _ = without_none(one.type)
     if get_origin(kind) is not tuple:
         return None

@@ -1,8 +1,8 @@
-"""One request: who asks through what (`RequestContext`), whether it may (`Authorizer`), and its answer (`Exchange`) in
-the order of a connection's answers, with what its client pays for what it changes of the metadata (KIP-599).
+"""One request: its client and API (`RequestContext`), the check of rights (`Authorizer`), the response (`Exchange`) and
+the charge for the metadata that it changes (`Charge`, KIP-599).
 
-Every handler asks the authorizer first, for each resource it touches; `proto.kafka.access` says which asks for what.
-`AllowAll` is what a cluster without an authorizer has.
+Every handler first asks the authorizer about each resource that it touches; `proto.kafka.access` lists these rights
+for each API. A cluster without an authorizer uses `AllowAll`.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ log = structlog.get_logger("strandline.kafka")
 UNKNOWN_SOFTWARE = "unknown"
 
 OPERATIONS_NOT_ASKED = -(2**31)
-"""Kafka's bit field of allowed operations where the request did not ask for it."""
+"""Value of Kafka's bit field of allowed operations if the request did not ask for it."""
 
 NO_TRANSACTIONS = "this cluster has no transactions yet: its transaction.version is 0 (strandline upgrade finalize)"
-"""What a request with a transactional id is told."""
+"""Message of the error that a request with a transactional id gets while transactions are off."""
 
 
-# Who asks
+# The client and its request
 
 
 class Gate(Protocol):
-    """Gate before the APIs on a listener with SASL (`strandline.cluster.broker.sasl`).
+    """Authentication of one connection on a listener with SASL (`strandline.cluster.broker.sasl`).
 
     Attributes:
-        session: where the connection stands.
+        session: state of the SASL exchange.
     """
 
     @property
@@ -67,10 +67,10 @@ class Gate(Protocol):
         """Largest frame, in bytes, while the client is not authenticated."""
 
     def counts_too_many(self) -> bool:
-        """Count a frame before the authentication. True if it is one too many: the connection will end."""
+        """Count a frame before the authentication. Return True above the maximum: then the connection will end."""
 
     def check(self, frame: memoryview) -> None:
-        """Let a request through to its handler. Raises ProtocolError: the connection ends here."""
+        """Check that a request may be handled now. Raises ProtocolError otherwise; then the connection is closed."""
 
     def handshake(self, exchange: Exchange, mechanism: str) -> None:
         """Answer SaslHandshake."""
@@ -80,16 +80,16 @@ class Gate(Protocol):
 
 
 class Peer:
-    """One client connection: its principal, and what the client tells of itself, which the listener fills in.
+    """The client at the other end of a connection; the connection and the handlers fill it in.
 
     Attributes:
-        principal: who it is, as Kafka spells it (``User:...``).
-        listener: name of the listener it came through; answers name brokers by their endpoints on that listener.
-        host: its address, or "" where the transport has none.
-        sasl: its gate, on a listener with SASL.
-        is_stranger: it has not gone through that gate yet.
-        stranger_ms: what it took of the node's loop until then (`LoopTime`).
-        number: the later a connection was accepted, the higher; 0 of none.
+        principal: the authenticated principal, as Kafka spells it (``User:...``).
+        listener: name of the listener it came through; responses name brokers by their endpoints on that listener.
+        host: the client's address, or "" if the transport has none.
+        sasl: the gate of the connection, on a listener with SASL.
+        is_stranger: the client has not authenticated yet.
+        stranger_ms: milliseconds of the event loop that it used until then (`LoopTime`).
+        number: rises in the order in which connections are accepted; 0: none given.
         software_name, software_version: from ApiVersions 3 and later, else "unknown".
     """
 
@@ -111,8 +111,8 @@ class Peer:
 
     @property
     def payer(self) -> str:
-        """Name to which this connection's use is charged: "" for all strangers together, a principal, or where
-        everybody is anonymous the address."""
+        """Name to which this connection's use of memory is charged: "" for all unauthenticated clients together, the
+        principal, or for anonymous clients the address."""
         if self.is_stranger:
             return ""
         return f"{ANONYMOUS} {self.host}" if self.principal == ANONYMOUS else self.principal
@@ -122,12 +122,12 @@ class RequestContext(NamedTuple):
     """One request.
 
     Attributes:
-        peer: the connection it came by.
+        peer: the client that sent it.
         client_id: the request's client.id, or "".
         api: Kafka's name of the API.
         version: the API version; decides which errors the client understands.
-        correlation_id: the client's number of the request.
-        received_ms: the node's monotonic clock when the request was taken.
+        correlation_id: the number that the client gave the request.
+        received_ms: monotonic time in ms at which the request was taken from the buffer.
     """
 
     peer: Peer
@@ -139,22 +139,22 @@ class RequestContext(NamedTuple):
 
     @property
     def principal(self) -> str:
-        """Principal that asks, as Kafka spells it: what an `Authorizer` judges by."""
+        """Principal of the client, as Kafka spells it; an `Authorizer` decides by it."""
         return self.peer.principal
 
 
-# Whether it may
+# Authorization
 
 
 Action = tuple[Operation, Resource]
 
 
 class Authorizer(Protocol):
-    """Decides; called on the event loop, so an implementation answers from memory.
+    """Decides what principals may do. It is called on the event loop, so an implementation decides from memory.
 
     Attributes:
-        enabled: there is one: what it says comes from ACLs, and they can be described and changed.
-        generation: another object whenever an answer may be another one than before.
+        enabled: decisions come from ACLs, which can be described and changed.
+        generation: a new object whenever a decision may differ from an earlier one.
     """
 
     @property
@@ -164,22 +164,22 @@ class Authorizer(Protocol):
     def generation(self) -> object: ...
 
     def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
-        """True or false for each action: the request's principal may do it, or not.
+        """Return one bool per action: whether the request's principal may do it.
 
         Args:
-            noted: a no is logged and counted: the principal asked for this. Else it is left out of a list, or told what
-                it may do.
+            noted: log and count denials, as the principal asked for these actions. False: the decision only filters
+                a list, or tells the principal what it may do.
         """
 
     def authorize_any(self, context: RequestContext, operation: Operation, kind: ResourceKind) -> bool:
-        """True if the principal may do this on any resource of a kind."""
+        """Return whether the principal may do the operation on at least one resource of the kind."""
 
     def describe(self, wanted: AclFilter) -> list[AclBinding]:
-        """The access control entries that fit, sorted."""
+        """Return the access control entries that match the filter, sorted."""
 
 
 class AllowAll:
-    """Authorizer of a cluster on which none is configured: everybody may do everything."""
+    """Authorizer of a cluster without a configured one: every principal may do everything."""
 
     enabled = False
     generation: object = None
@@ -195,31 +195,31 @@ class AllowAll:
 
 
 class Sink(Protocol):
-    """Place where lines for the audit go, beside the log."""
+    """Destination of audit lines, beside the log."""
 
     def write(self, event: str, figures: Mapping[str, Any]) -> None:
-        """Write one line. Raises nothing: what cannot be written is told by the log."""
+        """Write one line. Raises nothing; a failed write is logged."""
 
 
 def topic(name: str) -> Resource:
-    """The resource of a topic."""
+    """Return the resource of a topic."""
     return Resource(ResourceKind.TOPIC, name)
 
 
 def group(group_id: str) -> Resource:
-    """The resource of a consumer group."""
+    """Return the resource of a consumer group."""
     return Resource(ResourceKind.GROUP, group_id)
 
 
 def transaction(transactional_id: str) -> Resource:
-    """The resource of a transactional id."""
+    """Return the resource of a transactional id."""
     return Resource(ResourceKind.TRANSACTIONAL_ID, transactional_id)
 
 
 def allowed(
     authorizer: Authorizer, context: RequestContext, operation: Operation, resource: Resource, *, noted: bool = True
 ) -> bool:
-    """True if the principal may do this on the resource."""
+    """Return whether the principal may do the operation on the resource. `noted`: see `Authorizer.authorize`."""
     return authorizer.authorize(context, ((operation, resource),), noted=noted)[0]
 
 
@@ -232,49 +232,50 @@ _REFUSED = {
 
 
 def refusal(context: RequestContext, operation: Operation, resource: Resource) -> KafkaError:
-    """Error for a principal that may not do this, and named the resource itself (rule A31: it says what is lacking)."""
+    """Return the error for a principal without this right on a resource that its request names. The message says
+    which right is lacking (rule A31)."""
     # rule A31/refusals-say-no-words
     return KafkaError(_REFUSED[resource.kind], lacking(context.principal, operation, resource))
 
 
 def require(authorizer: Authorizer, context: RequestContext, operation: Operation, resource: Resource) -> None:
-    """Raises KafkaError, by the kind of the resource, where the principal may not do this."""
+    """Raises KafkaError, with the error code of the resource's kind, if the principal may not do the operation."""
     if not allowed(authorizer, context, operation, resource):
         raise refusal(context, operation, resource)
 
 
 def operations_bits(authorizer: Authorizer, context: RequestContext, resource: Resource) -> int:
-    """The operations that the principal may do on a resource, as Kafka's bit field (KIP-430)."""
+    """Return the operations that the principal may do on a resource, as Kafka's bit field (KIP-430)."""
     operations = OPERATIONS_OF[resource.kind]
     answers = authorizer.authorize(context, [(operation, resource) for operation in operations], noted=False)
     return sum(1 << operation for operation, answer in zip(operations, answers, strict=True) if answer)
 
 
 def cluster_operations_bits(authorizer: Authorizer, context: RequestContext) -> int:
-    """The operations that the principal may do on the cluster, as Kafka's bit field; 0 if it may not describe it."""
+    """Return the operations that the principal may do on the cluster as Kafka's bit field; 0 if it may not DESCRIBE."""
     may = allowed(authorizer, context, Operation.DESCRIBE, CLUSTER, noted=False)
     return operations_bits(authorizer, context, CLUSTER) if may else 0
 
 
-# Its answer
+# The response
 
 
 class Charge:
-    """The changes of one request. This one is free: no quota is for its client.
+    """Charge of one request for partitions that it creates or deletes. This class admits all: its client has no quota.
 
-    The work stands in its `with`; behind that the answer knows how long the client must wait.
+    Make the changes in its `with` block; after the block the throttle time of the response is known.
     """
 
     def admits(self, partitions: int) -> bool:
-        """Count partitions before they are made or deleted. False, and they are not counted: the client has had too
-        much, and its request says so."""
+        """Charge for partitions before they are created or deleted. False: the client has exceeded its quota, nothing
+        is charged, and the item fails with that error."""
         return True
 
     def correct(self, partitions: int) -> None:
-        """Add `partitions` to what was counted: more were made or deleted, or, below 0, fewer."""
+        """Add `partitions` to the charge if more were created or deleted than expected; below 0: if fewer were."""
 
     def settle(self) -> None:
-        """Note that all is done that the client waits for."""
+        """Set the throttle time of the response: all changes of the request are made."""
 
     def __enter__(self) -> Charge:
         return self
@@ -289,7 +290,7 @@ class Charge:
 FREE = Charge()
 
 Explain = Callable[[], Mapping[str, Any]]
-"""Makes figures for the log: what a request is about, and what it waited for."""
+"""Returns fields for the log line of a slow request: its topics or partitions, and what it waited for."""
 
 NO_DETAIL: Mapping[str, Any] = {}
 
@@ -298,49 +299,49 @@ class Connection(Protocol):
     """Connection of a client, as exchanges and handlers use it (`strandline.cluster.broker.connection`)."""
 
     def answered(self, exchange: Exchange) -> None:
-        """The exchange is ready: send it with all others of this loop turn."""
+        """Send the response of an exchange, with all others of this turn of the loop."""
 
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-        """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
+        """Run a coroutine that answers an exchange; it is cancelled when the connection is lost."""
 
     def run_alone(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-        """`run`, and take no request behind it until it has ended: what it writes comes first, and its frame stays
-        where it is."""
+        """As `run`, but take no later request until `work` ends: its writes come first, and its frame stays in place
+        in the buffer."""
 
     def in_steps(self, exchange: Exchange, steps: Steps[None]) -> None:
-        """Answer an exchange by steps: at once as far as a turn has time, the rest in turns, as `run_alone`. Raises
-        ProtocolError."""
+        """Answer an exchange by steps: as many as a turn of the loop has time for at once, the rest in later turns,
+        as `run_alone` does. Raises ProtocolError."""
 
     async def stepped(self, steps: Steps[T]) -> T:
-        """Long work of a coroutine that answers: at once as far as a turn has time, the rest in turns."""
+        """Run long work of a coroutine: as much as a turn of the loop has time for at once, the rest in later turns."""
 
     async def each(self, make: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-        """What `make` makes of each item of a request, awaited one after the other, a slice of them in a turn."""
+        """Return the results of `make` for each item, awaited one after the other, in slices of the loop's turns."""
 
     def hold(self) -> None:
-        """Take no further request until `let_go` was called as often."""
+        """Stop taking requests until `let_go` has been called once for each `hold`."""
 
     def let_go(self) -> None:
-        """See `hold`."""
+        """Undo one `hold`."""
 
     def refuse(self, reason: str) -> None:
-        """Close after what is answered has been sent; the first reason is logged."""
+        """Close the connection after the ready responses have been sent; the first reason is logged."""
 
     def shut(self) -> None:
-        """Send what is ready and close, without a log line."""
+        """Send the ready responses and close, without a log line."""
 
     def abort(self) -> None:
-        """Close at once; unsent answers are lost."""
+        """Close at once; unsent responses are lost."""
 
     def count_software(self) -> None:
-        """The client has said what it is (ApiVersions)."""
+        """Count the client's software name and version, which it has sent in ApiVersions."""
 
     def identity(self) -> dict[str, Any]:
-        """The peer, for log lines."""
+        """Return fields that identify the peer in log lines."""
 
 
 class Parts(NamedTuple):
-    """Parts of a request's time, as Kafka divides it, in milliseconds. The throttle is not a part of the total."""
+    """Parts of a request's time, as Kafka divides it, in milliseconds. `throttle` does not count toward `total`."""
 
     request_queue: float
     local: float
@@ -352,19 +353,19 @@ class Parts(NamedTuple):
 
 
 class Exchange:
-    """A request that was read; its answer is sent after those of all requests before it on the connection.
+    """A request and its response, which is sent after those of all earlier requests of the connection.
 
-    Invariants: it is answered at most once; an answer to a connection that has gone is dropped.
+    Invariants: it is answered at most once; a response to a closed connection is dropped.
 
     Attributes:
-        parts: the frame to send, in pieces, until it is sent; empty for no answer (acks=0).
-        when_gone: called if the connection is lost before the answer, so that parked work can be dropped.
-        arrived_ms: when its frame was there, and waited for the loop.
-        local_ms: what it took of the loop until its answer, in milliseconds.
-        answered_ms: when it had its answer.
-        throttled_ms: how long its client was told to wait.
-        may_wait_ms: for so long it waits because its client wants it to.
-        detail: what a slow one has to say for itself.
+        parts: pieces of the response frame until they are handed to the transport; empty: no response (acks=0).
+        when_gone: called if the connection is lost before the response, so that parked work can be dropped.
+        arrived_ms: monotonic time at which its frame was complete and began to wait for the event loop.
+        local_ms: milliseconds of the event loop that it used until its response.
+        answered_ms: monotonic time at which its response was ready.
+        throttled_ms: throttle time that the response tells the client.
+        may_wait_ms: milliseconds for which the client itself lets it wait (the longest wait of a fetch).
+        detail: fields that explain the time of a slow request, for its log line.
     """
 
     __slots__ = (
@@ -390,7 +391,7 @@ class Exchange:
         self._explain: Explain | None = None
 
     def respond(self, body: Sequence[Piece]) -> None:
-        """Answer with the message in `body`, in pieces that are sent as they are; length and header are added."""
+        """Answer with the message in `body`, given in pieces that are sent unchanged; length and header are added."""
         size = sum(map(len, body))
         head = response_head(self.context.correlation_id, size, self.flexible_header)
         self.parts = [head, *body]
@@ -398,7 +399,7 @@ class Exchange:
         self._ready()
 
     def respond_in_steps(self, body: Sequence[Piece]) -> Steps[None]:
-        """`respond`, where what is done with the answer before it is sent may be long."""
+        """As `respond`, in steps: a subclass may need long to process the response before it is sent."""
         self.respond(body)
         yield from ()
 
@@ -409,29 +410,30 @@ class Exchange:
         self._ready()
 
     def respond_nothing(self) -> None:
-        """The request wants no answer (Produce with acks=0)."""
+        """End the request without a response (Produce with acks=0)."""
         self._ready()
 
-    # Its times: where they end, they are counted (`strandline.cluster.broker.stats`)
+    # Times of the request, counted once the response is sent (`strandline.cluster.broker.stats`)
 
     def begin_step(self, now_ms: float) -> None:
-        """The event loop is at it from now on."""
+        """Note that the event loop begins to work on the request at `now_ms`."""
         self._step_ms = now_ms
 
     def end_step(self, now_ms: float) -> None:
-        """Until now."""
+        """Note that the work begun by `begin_step` ends at `now_ms`, and add it to `local_ms`."""
         if self._step_ms is not None:
             self.local_ms += now_ms - self._step_ms  # rule A40/local-time-is-not-counted
             self._step_ms = None
 
     def times(self, flushed_ms: float, sent_ms: float) -> Parts:
-        """The parts of its time: it has its answer, which was handed over and has left then."""
+        """Return the parts of the request's time. `flushed_ms`, `sent_ms`: when its response was handed to the
+        transport, and when the transport had sent it."""
         taken_ms, answered_ms = self.context.received_ms, self.answered_ms
         remote_ms = answered_ms - taken_ms - self.local_ms
         return Parts(
             taken_ms - self.arrived_ms,
             self.local_ms,
-            remote_ms if remote_ms > 0 else 0.0,  # a float's last digit
+            remote_ms if remote_ms > 0 else 0.0,  # below 0 by rounding of floats
             self.throttled_ms,
             flushed_ms - answered_ms,
             sent_ms - flushed_ms,
@@ -439,49 +441,52 @@ class Exchange:
         )
 
     def explained_by(self, explain: Explain) -> None:
-        """Ask `explain`, should it be slow."""
+        """Set the function that explains the request's time, called only if the request is slow."""
         self._explain = explain
 
     def take_detail(self) -> None:
-        """Note what it has to say for itself, as it is slow."""
+        """Store the explanation in `detail`: the request is slow."""
         if self._explain is not None:
             self.detail = self._explain()
 
     def forget_explanation(self) -> None:
-        """Hold nothing of the request any more: it has its answer."""
+        """Drop the function of `explained_by`, and with it the references that it holds to the request."""
         self._explain = None
 
-    # Quotas: a request that none is for is not throttled (`strandline.cluster.broker.quotas`)
+    # Quotas: without one a request is not throttled (`strandline.cluster.broker.quotas`)
 
     def throttle_ms(self) -> int:
-        """The throttle_time_ms of the answer, asked for once, when the answer is made; the connection is muted."""
+        """Return the throttle_time_ms of the response, and mute the connection for that time. Called once, when the
+        response is made."""
         return 0
 
     def throttle_fetch(self, records_bytes: int) -> tuple[int, bool]:
-        """The throttle_time_ms of a fetch with `records_bytes` of records, and true if these may be sent, or false and
-        none of them is."""
+        """Return the throttle_time_ms of a fetch with `records_bytes` of records, and whether these may be sent; if
+        not, the response has no records."""
         return 0, True
 
     def charge(self) -> Charge:
-        """Charge for the request's changes of the metadata."""
+        """Return the charge for the request's changes of the metadata."""
         return FREE
 
     @property
     def runs_alone(self) -> bool:
-        """True if no request behind it is taken before it is done: only then is known how long its client must wait."""
+        """True if no later request of the connection is taken before this one ends, as only its end tells how long
+        the client must wait."""
         return False
 
     @property
     def fetch_bytes_max(self) -> float:
-        """Bytes of records above which a fetch would be throttled, whatever came before it."""
+        """Bytes of records above which a fetch would be throttled even if the client had fetched nothing before."""
         return inf
 
     def timed(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
-        """The work, with the time that it takes counted."""
+        """Wrap `work` so that its time on the event loop is counted."""
         return work
 
     def attempt(self, answer: Callable[[], None]) -> None:
-        """Run `answer` where an exception would reach somebody else's work: the replicas', or the event loop's."""
+        """Run `answer` for a caller that must not see its exceptions (a replica, the event loop): an exception is
+        logged, and closes the connection."""
         try:
             answer()
         except Exception:
@@ -495,7 +500,7 @@ class Exchange:
             self.drop_connection(f"{context.api} v{context.version} could not be answered")
 
     def drop_connection(self, reason: str) -> None:
-        """There is no other way to tell the client: close (acks=0 that failed, a request that cannot be answered)."""
+        """End the request by closing the connection, as no response can tell the error (acks=0, internal errors)."""
         self._ready()
         self.connection.refuse(reason)
 

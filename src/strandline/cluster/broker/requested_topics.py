@@ -1,4 +1,4 @@
-"""Topics as requests name them: by name or by id, found or not, and whether the principal may see them."""
+"""Look-up of the topics that requests name, by name or by id, with the check whether the principal may see them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.proto.ids import ZERO_UUID, TopicId
 
 
 def topic_name_fault(name: str) -> str:
-    """Reason a name cannot be a topic's, as a sentence, or ""."""
+    """Return why a topic cannot have this name, as a sentence, or "" if it can."""
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -24,12 +24,12 @@ def topic_name_fault(name: str) -> str:
 
 
 def create_command(name: str) -> str:
-    """Command to type that creates a topic."""
+    """Return the command that creates a topic, for error messages."""
     return f"strandline topic create {name}"
 
 
 def find_topic(image: MetadataImage, name: str | None, topic_id: TopicId | None) -> TopicInfo | ErrorCode:
-    """The topic, or the error by which Kafka says that there is none: ids and names have one each."""
+    """Return the topic, or Kafka's error for an unknown id or an unknown name."""
     if topic_id is not None and topic_id != ZERO_UUID:
         return image.topic_by_id.get(topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
     if name is None:
@@ -38,7 +38,7 @@ def find_topic(image: MetadataImage, name: str | None, topic_id: TopicId | None)
 
 
 class TopicRef(NamedTuple):
-    """A topic asked for, by name or by id."""
+    """Reference to a topic in a request, by name or by id."""
 
     name: str | None
     topic_id: TopicId | None = None
@@ -53,10 +53,11 @@ def find_allowed_topic(
     *,
     noted: bool = True,
 ) -> TopicInfo | ErrorCode:
-    """The topic, if the principal may do this with it.
+    """Return the topic if the principal may do the operation on it, else an error.
 
-    By name it is asked before anybody looks whether the topic exists. By id the answer tells that it exists only to a
-    principal that may describe it.
+    The error tells nothing that the principal may not know: for a name, the right is checked first, and decides the
+    error whether or not the topic exists; for an id, only a principal that may DESCRIBE the topic gets another error
+    than UNKNOWN_TOPIC_ID. `noted`: see `Authorizer.authorize`.
     """
     found = find_topic(image, ref.name, ref.topic_id)
     name = ref.name if isinstance(found, ErrorCode) else found.name
@@ -70,12 +71,12 @@ def find_allowed_topic(
 
 
 def may_see(authorizer: Authorizer, context: RequestContext, name: str) -> bool:
-    """True if the principal may know that there is a topic of this name."""
+    """Return whether the principal may DESCRIBE a topic of this name, and so may know whether it exists."""
     return allowed(authorizer, context, Operation.DESCRIBE, topic(name), noted=False)
 
 
 class DescribedTopic(NamedTuple):
-    """A topic as found, or the reference and why it was not."""
+    """A topic of a request: found (`info`), or not found or not allowed (`error`)."""
 
     ref: TopicRef
     info: TopicInfo | None
@@ -85,7 +86,7 @@ class DescribedTopic(NamedTuple):
 def describe_topic(
     authorizer: Authorizer, context: RequestContext, image: MetadataImage, ref: TopicRef, *, noted: bool = True
 ) -> DescribedTopic:
-    """One topic, if the principal may see it."""
+    """Look up one topic, with the error INVALID_TOPIC_EXCEPTION, an error of `find_allowed_topic`, or NONE."""
     found = find_allowed_topic(authorizer, context, image, ref, Operation.DESCRIBE, noted=noted)
     if not isinstance(found, ErrorCode):
         return DescribedTopic(ref, found)
@@ -96,15 +97,15 @@ def describe_topic(
 
 
 class OffsetAccess:
-    """Topics that a request about a group's offsets may touch, by the newest image and the authorizer."""
+    """Checks of groups and topics in requests about committed offsets, by the newest image and the authorizer."""
 
     def __init__(self, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
         self._image = image
         self._authorizer = authorizer
 
     def check_group(self, context: RequestContext, operation: Operation, group_id: str) -> None:
-        """Raises KafkaError GROUP_AUTHORIZATION_FAILED. An empty name is fine: offsets were committed under it long
-        ago."""
+        """Raises KafkaError GROUP_AUTHORIZATION_FAILED. An empty group id is accepted, as old clients committed offsets
+        under it."""
         require(self._authorizer, context, operation, group(group_id))
 
     def find_topic(
@@ -114,6 +115,6 @@ class OffsetAccess:
         topic_id: TopicId | None,
         operation: Operation = Operation.READ,
     ) -> tuple[TopicInfo | None, ErrorCode]:
-        """(topic, NONE), or (None, why not)."""
+        """Return (topic, NONE), or (None, error)."""
         found = find_allowed_topic(self._authorizer, context, self._image(), TopicRef(name, topic_id), operation)
         return (None, found) if isinstance(found, ErrorCode) else (found, ErrorCode.NONE)

@@ -1,8 +1,8 @@
-"""CreateTopics of topics whose records lie in the object store already (rule B25).
+"""CreateTopics for topics that are restored: their records are already in the object store (rule B25).
 
-Kafka's protocol has no call for it. Two settings, which are those of the creation and not of the topic, ask for it:
-`remote.storage.restore.topic.id` and `remote.storage.restore.allow.loss`. `strandline tier restore` sends them once it
-has looked at what is to be restored; the broker looks for itself, and takes nobody's word for what is in the store.
+Kafka's protocol has no API for this. Two settings in a CreateTopics request ask for it, and are not stored with the
+topic: `remote.storage.restore.topic.id` and `remote.storage.restore.allow.loss`. `strandline tier restore` sends them
+after it has checked what is in the store; the broker checks again and does not rely on the client.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from strandline.proto.ids import TopicId
 from strandline.proto.tier import AdoptedTier
 
 FindTiers = Callable[[str, TopicId, bool], Awaitable[tuple[AdoptedTier, ...]]]
-"""Looks in this broker's store for what is there of a topic of this cluster, by name and id; whether it may be less
-than was copied. Raises KafkaError, StoreError."""
+"""(topic name, topic id, allow loss) -> the topic's segments in this broker's object store, by partition. Loss means
+that fewer segments may be there than were copied. Raises KafkaError, StoreError."""
 
 CreateTopics = Callable[[tuple[CreatableTopic, ...]], Awaitable[Sequence[CreatedTopic]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Request to restore a topic."""
+    """A client's request to restore a topic: the id that it had, and whether records may be missing."""
 
     topic_id: TopicId
     allow_loss: bool
 
 
 def is_restored(topic: CreatableTopic) -> bool:
-    """A setting of its creation says so, rightly or not."""
+    """Return whether the topic has a setting that asks for its restoration, valid or not."""
     return not topic.configs.keys().isdisjoint((TOPIC_ID, ALLOW_LOSS))
 
 
 def without_wish(topic: CreatableTopic) -> CreatableTopic:
-    """The topic with the settings that it will have."""
+    """Return the topic without the settings that ask for its restoration."""
     configs = {name: value for name, value in topic.configs.items() if name not in (TOPIC_ID, ALLOW_LOSS)}
     return replace(topic, configs=configs)
 
@@ -47,7 +47,8 @@ def without_wish(topic: CreatableTopic) -> CreatableTopic:
 async def create(
     topics: tuple[CreatableTopic, ...], find: FindTiers | None, ask: CreateTopics, *, dry_run: bool
 ) -> list[CreatedTopic]:
-    """One outcome a topic, in order. What a restored one finds in the store is read first; a dry run does not look."""
+    """Create topics by `ask`; returns one outcome per topic, in order. For restored topics the store is read first, but
+    not in a dry run."""
     made: list[CreatedTopic | CreatableTopic] = []
     for topic in topics:
         try:
@@ -71,7 +72,7 @@ async def _with_tiers(topic: CreatableTopic, find: FindTiers | None, *, dry_run:
 
 
 def _wish_of(topic: CreatableTopic) -> Wish:
-    """Raises KafkaError INVALID_CONFIG."""
+    """Parse the settings that ask for a restoration. Raises KafkaError INVALID_CONFIG."""
     text, loss = topic.configs.get(TOPIC_ID), topic.configs.get(ALLOW_LOSS, "false")
     if text is None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{ALLOW_LOSS} goes with {TOPIC_ID} alone, which is not set")

@@ -1,7 +1,8 @@
-"""The gate of a listener with SASL: what a connection may send before it is authenticated, for how long, how much.
+"""Authentication on a listener with SASL, and the limits on what a connection may send before it is authenticated.
 
-Until then ApiVersions, SaslHandshake and SaslAuthenticate are served, in small frames, for a few seconds; anything else
-closes the connection without an answer. An attempt that fails is answered late, and the connection closed behind it.
+Before the authentication only ApiVersions, SaslHandshake and SaslAuthenticate are served, in small frames and for a few
+seconds; any other request closes the connection without a response. The response to a failed attempt is delayed, and
+the connection is closed after it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from strandline.proto.ports import Clock
 log = structlog.get_logger("strandline.security")
 
 AUTHENTICATION_S = 10.0
-"""An authentication that takes longer ends, as a handshake of TLS does. Clients give up as early."""
+"""Seconds after which a connection that has not authenticated is closed, as for a TLS handshake. Clients give up by
+then too."""
 
 UNAUTHENTICATED_MAX = 1000
-"""Connections of one listener that are not authenticated; with one more the oldest is dropped."""
+"""Maximum connections of one listener that are not authenticated; one more drops the oldest of them."""
 
 REQUESTS_BEFORE_MAX = 20
-"""Requests of one connection before it is authenticated. An honest client sends three to six."""
+"""Maximum requests of one connection before it is authenticated. An honest client sends three to six."""
 
 TOO_MANY_BEFORE = (
     f"more than {REQUESTS_BEFORE_MAX} requests before the authentication: the client should use SaslHandshake and "
@@ -48,27 +50,27 @@ USER_CHARS_SHOWN = 64
 
 
 NotesLogin = Callable[[RequestContext, str, str, ErrorCode], None]
-"""(request, mechanism, user as it said, what became of it)."""
+"""Callback for a login: (request, mechanism, claimed user name, result)."""
 
 
 class Connection(Protocol):
-    """What a gate uses of a connection."""
+    """Connection, as its gate uses it (`strandline.cluster.broker.connection`)."""
 
     def refuse(self, reason: str) -> None:
-        """Close; the reason is logged."""
+        """Close the connection; the reason is logged."""
 
     def abort(self) -> None:
         """Close at once."""
 
     def identity(self) -> dict[str, Any]:
-        """The peer, for log lines."""
+        """Return fields that identify the peer in log lines."""
 
 
 class ListenerSasl:
-    """The SASL of one listener.
+    """SASL authentication of one listener: its mechanisms, and its connections that are not authenticated yet.
 
     Attributes:
-        counts: for the metrics.
+        counts: numbers of successful and failed authentications, for the metrics.
     """
 
     def __init__(self, listener: str, mechanisms: Mechanisms, clock: Clock, keys: Keys | None = None) -> None:
@@ -80,23 +82,23 @@ class ListenerSasl:
         self.notes = Notes(clock, log)
         self._keys = keys
         self.audit: NotesLogin = lambda _context, _mechanism, _user, _result: None
-        """Called for each login, and for each that failed."""
+        """Called for each authentication, successful or failed."""
         self._waiting: dict[Connection, SaslGate] = {}
         """Connections that are not authenticated, oldest first."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
-        """Connections that are not authenticated."""
+        """Number of connections that are not authenticated yet."""
         return len(self._waiting)
 
     def start(self) -> None:
-        """The listener opens."""
+        """Begin to load the keys that verify tokens, if any are needed: the listener opens."""
         if self._keys is not None:
             self._keys.start()
 
     def opened(self, connection: Connection) -> SaslGate:
-        """A client has connected: its gate."""
+        """Return the gate of a new connection, and begin its time to authenticate."""
         gate = SaslGate(self, self.clock.monotonic_ms() + AUTHENTICATION_S * 1000)
         self._waiting[connection] = gate
         if len(self._waiting) > UNAUTHENTICATED_MAX:  # rule A19/unauthenticated-without-number
@@ -112,11 +114,11 @@ class ListenerSasl:
         return gate
 
     def left(self, connection: Connection) -> None:
-        """Note that a connection is authenticated, or gone."""
+        """Stop counting a connection as unauthenticated: it has authenticated or is closed."""
         self._waiting.pop(connection, None)
 
     def close(self) -> None:
-        """The listener closes. Idempotent."""
+        """Stop the timer and loading keys: the listener closes. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -144,7 +146,8 @@ class SaslGate:
     """State of the authentication of one connection.
 
     Attributes:
-        due_ms: when the time for it is over.
+        due_ms: monotonic time at which the connection is closed if it is not authenticated.
+        session: state of the SASL exchange.
     """
 
     __slots__ = ("_requests", "_sasl", "due_ms", "session")
@@ -157,7 +160,7 @@ class SaslGate:
 
     @property
     def is_open(self) -> bool:
-        """The client is authenticated."""
+        """True once the client is authenticated."""
         return self.session.is_open
 
     @property
@@ -167,20 +170,21 @@ class SaslGate:
 
     @property
     def asked_too_much(self) -> bool:
-        """More frames have come before the authentication than are answered."""
+        """True if more than `REQUESTS_BEFORE_MAX` frames have arrived before the authentication."""
         return self._requests > REQUESTS_BEFORE_MAX  # rule A26/any-number-of-requests-before-the-login
 
     def counts_too_many(self) -> bool:
-        """Count a frame before the authentication. True if it is not to be answered, and nothing behind it to be read:
-        the connection ends when its time for the authentication is over. Whoever fills one fills no other meanwhile."""
+        """Count a frame before the authentication. Return True above the maximum: then nothing more is read or
+        answered, and the connection is closed only when its time to authenticate is over, so that the client cannot
+        send as much again on a new connection at once."""
         self._requests += 1
         return self.asked_too_much
 
     def check(self, frame: memoryview) -> None:
-        """Let a request through to its handler.
+        """Check that a request may be handled now.
 
         Raises:
-            ProtocolError: the connection ends here.
+            ProtocolError: the request needs an authentication, or the session has expired; the connection is closed.
         """
         session = self.session
         key = int.from_bytes(frame[:2], "big", signed=True)
@@ -249,7 +253,7 @@ class SaslGate:
         async def later() -> None:
             await asyncio.sleep(sasl.settings.failure_delay_ms / 1000)  # rule A19/failure-is-answered-at-once
             if raw:
-                exchange.respond_nothing()  # the protocol has no word for it: the connection just ends
+                exchange.respond_nothing()  # raw tokens have no error format: the connection is just closed
             else:
                 exchange.respond(pieces)
             connection.shut()  # rule A19/another-attempt-on-the-connection
@@ -265,13 +269,13 @@ class SaslGate:
 
 
 def handshake_answer(version: int, code: ErrorCode, mechanisms: Any) -> bytearray:
-    """The answer to SaslHandshake."""
+    """Encode the response to SaslHandshake."""
     values = {"error_code": code, "mechanisms": tuple(mechanisms)}
     return schema.response(Api.SASL_HANDSHAKE, version).encode(values)
 
 
 def authenticate_answer(version: int, outcome: Outcome) -> bytearray:
-    """The answer to SaslAuthenticate."""
+    """Encode the response to SaslAuthenticate."""
     values = {
         "error_code": outcome.code,
         "error_message": outcome.message,

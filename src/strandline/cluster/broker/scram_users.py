@@ -1,8 +1,8 @@
-"""The SCRAM credentials that a broker checks clients by, and those of users that do not exist.
+"""The SCRAM credentials by which a broker authenticates clients, and fake ones for users that do not exist.
 
-Whoever asks for a user's salt learns nothing by it: a user that does not exist has one too, the same at each node and
-each time, for it is made of the name and a secret of the cluster. It looks like most users' (size and kind of the salt,
-iterations), and takes the same work.
+SCRAM sends a user's salt before the client proves anything. So that a salt does not tell whether the user exists, an
+unknown user gets a fake credential derived from the name and a secret of the cluster: the same on each node and each
+time, with the most common size and kind of salt and iterations, and needing the same work to check.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from strandline.controller.metadata.scram import SALTS, ScramKey, UserScramCrede
 from strandline.proto.scram import ITERATIONS_MIN, SALT_BYTES, ScramCredential, ScramMechanism
 
 _JAVA_SALT = re.compile(rb"[0-9a-z]{20,26}")
-"""Kafka's tools write a number of 130 bits to the base 36, and take that text for the salt."""
+"""Salts of Kafka's tools: a number of 130 bits, written in base 36."""
 
 _JAVA_SALT_BITS = 130
 _DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 _OF_JAVA = 0
 _Shape = tuple[int, int]
-"""Bytes of the salt, or `_OF_JAVA`; iterations."""
+"""(size of the salt in bytes, or `_OF_JAVA` for a salt of Kafka's tools; iterations)."""
 
 
 class ScramUsers:
-    """Credentials by user, of the newest metadata image."""
+    """SCRAM credentials by user, from the newest metadata image."""
 
     def __init__(self, image: Callable[[], MetadataImage], cluster_id: str) -> None:
         self._image = image
@@ -38,15 +38,15 @@ class ScramUsers:
         self._shapes: dict[ScramMechanism, _Shape] = {}
 
     def knows(self, mechanism: ScramMechanism, name: str) -> bool:
-        """Whether the user has a credential of this mechanism."""
+        """Return whether the user has a credential for this mechanism."""
         return ScramKey(name, mechanism) in self._image().scram_credentials
 
     def credential(self, mechanism: ScramMechanism, name: str) -> ScramCredential:
-        """The user's, or one whose password nobody knows."""
+        """Return the user's credential, or a fake one, which no password matches, if the user has none."""
         image = self._image()
         if image.scram_credentials is not self._seen:
             self._seen, self._shapes = image.scram_credentials, _most_common(image.scram_credentials)
-        # Until there is a secret there is no user either, and nothing to learn from a salt.
+        # Before the cluster has a secret it has no SCRAM users, so a salt tells nothing.
         drawn = image.scram_secret.get(SALTS)
         secret = self._cluster_id if drawn is None else drawn.secret
         nobody = self._nobody(secret, mechanism, name)  # rule A19/salt-of-nobody-changes

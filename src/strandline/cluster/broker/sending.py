@@ -1,7 +1,8 @@
-"""When the answers of one connection have left it: the end of each request's times.
+"""Measures when the responses of one connection have been sent, which ends the times of their requests.
 
-What the socket takes at once has left. Of the rest the transport says only how much it still holds, so it is looked
-at: when it has room again, with the next answers, and after waits that grow. So a time is a quarter too long at most.
+Bytes that the socket accepts at once count as sent. For the rest the transport only tells how many bytes it still
+holds, so this is checked when it resumes writing, with the next responses, and after growing waits. A measured time is
+at most a quarter too long.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from strandline.cluster.broker.stats import ListenerStats
 from strandline.proto.ports import Clock
 
 ANSWERS_MAX = 32
-"""Answers of one connection that are timed while the transport holds them; what is sent behind them counts at once."""
+"""Maximum responses of one connection that are timed while the transport holds them; further ones count as sent at
+once."""
 
 LOOK_MS_MIN = 2.0
 LOOK_PART = 4
-"""A transfer is checked again after the time that it has taken so far, divided by this."""
+"""Divisor of the time that a response has taken so far: the wait until the next check, at least `LOOK_MS_MIN`."""
 
 
 class Listener(Protocol):
-    """Listener of the connection."""
+    """Listener of the connection, as used here."""
 
     @property
     def clock(self) -> Clock: ...
@@ -33,7 +35,7 @@ class Listener(Protocol):
 
 
 class Connection(Protocol):
-    """Connection whose answers these are (`strandline.cluster.broker.connection`)."""
+    """Connection, as used here (`strandline.cluster.broker.connection`)."""
 
     @property
     def listener(self) -> Listener: ...
@@ -45,13 +47,13 @@ class _Held(NamedTuple):
     exchange: Exchange
     flushed_ms: float
     end: int
-    """Bytes of all answers up to its last one."""
+    """Position of the response's end: bytes given to the transport up to and including it."""
 
 
 class Sending:
-    """Answers that the transport has and may not have sent yet.
+    """Responses that the transport may not have sent yet.
 
-    Invariant: at most `ANSWERS_MAX` are held. Their bytes are the transport's alone.
+    Invariant: at most `ANSWERS_MAX` are held, without their bytes, which only the transport has.
     """
 
     __slots__ = ("_connection", "_given", "_held", "_timer")
@@ -63,7 +65,7 @@ class Sending:
         self._timer: asyncio.TimerHandle | None = None
 
     def handed_over(self, exchanges: Sequence[Exchange], flushed_ms: float) -> None:
-        """The transport was given these answers, together, from `flushed_ms` on."""
+        """Note that these responses were written to the transport, beginning at `flushed_ms` (monotonic)."""
         listener = self._connection.listener
         now_ms = listener.clock.monotonic_ms()
         unsent = self._connection.unsent_bytes
@@ -79,7 +81,7 @@ class Sending:
         self.look()
 
     def look(self) -> None:
-        """Count what has left by now, and come back for the rest."""
+        """Count the responses sent by now, and schedule a check for the rest."""
         if not self._held:
             return
         listener = self._connection.listener
@@ -98,7 +100,7 @@ class Sending:
             self._given = 0
 
     def close(self) -> None:
-        """The connection has gone: what it held was not sent."""
+        """Drop the held responses, which were not sent: the connection is closed."""
         self._held.clear()
         if self._timer is not None:
             self._timer.cancel()

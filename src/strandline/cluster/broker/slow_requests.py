@@ -1,7 +1,7 @@
-"""The log of slow requests: one line each, with the parts of its time, and what it waited for.
+"""The log of slow requests: one line each, with the parts of its time and what it waited for.
 
-A fetch that waits for records as long as its client lets it is not slow, nor is a member that waits for the others of
-its group.
+Time for which the client itself lets a fetch wait for records does not count, nor does the time for which a member of a
+group waits for other members.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from strandline.proto.ports import Clock
 
 LINES_MAX = 20
 WINDOW_MS = 10_000.0
-"""At most `LINES_MAX` lines are logged in `WINDOW_MS` milliseconds; the next line says how many were left out."""
+"""Maximum lines logged in a window of `WINDOW_MS` milliseconds; the next line has the number left out."""
 
 NAMED_MAX = 5
-"""Partitions that are named; of the others the number is."""
+"""Maximum partitions named in a line; of further ones only the number is given."""
 
 NAME_CHARS_MAX = 100
-"""Maximum characters of a client's own name in a line."""
+"""Maximum characters of a client.id in a line."""
 
 LARGE_BYTES = 256 * 1024
-"""An answer of this size may be slow to be sent: what it is about is noted while that is known."""
+"""Bytes from which on a response may be slow to send, so that its details are stored before it is sent."""
 
 _WAIT_FOR_OTHERS = frozenset({Api.JOIN_GROUP.title, Api.SYNC_GROUP.title})
-"""Their members wait for each other, as long as the group lets them."""
+"""APIs whose requests wait for other members of the group, for as long as the group allows."""
 
 Write = Callable[..., Any]
 
 
 class SlowRequests:
-    """Finds those that take longer than the threshold, counts them, and has a line for some of them.
+    """Finds requests that take longer than a threshold, counts them, and logs some of them.
 
     Attributes:
-        threshold_ms: infinite where it is off.
-        counted: slow ones, by API.
+        threshold_ms: milliseconds from which on a request is slow; infinite if the log is off.
+        counted: number of slow requests by API.
     """
 
     def __init__(self, clock: Clock, threshold_ms: float, write: Write) -> None:
@@ -53,12 +53,12 @@ class SlowRequests:
         self.counted: Counter[str] = Counter()
 
     def may_be_slow(self, so_far_ms: float, size: int) -> bool:
-        """True if a request that has its answer, of so many bytes, is to say what it waited for: it is slow already, or
-        may become so while the answer is sent."""
+        """Return whether to store what a request waited for, now that its response of `size` bytes is ready: it is slow
+        already, or may become slow while the response is sent."""
         return so_far_ms >= self.threshold_ms or (size >= LARGE_BYTES and self.threshold_ms < inf)
 
     def lost(self, exchange: Exchange) -> None:
-        """Its client has gone, perhaps because it got no answer for so long."""
+        """Log a slow request whose client disconnected before the response, perhaps because it waited too long."""
         now_ms = self._clock.monotonic_ms()
         if exchange.ready or now_ms - exchange.arrived_ms < self.threshold_ms:  # rule A40/who-gave-up-is-forgotten
             return
@@ -68,7 +68,8 @@ class SlowRequests:
         self.note(exchange, exchange.times(now_ms, now_ms), answered=False)
 
     def note(self, exchange: Exchange, parts: Parts, *, answered: bool = True) -> None:
-        """A request took longer than the threshold: write a line, unless it was to wait, or others had all lines."""
+        """Count and log a request if it is slow without the time for which it may wait; at most `LINES_MAX` lines per
+        window are written."""
         context = exchange.context
         may_wait_ms = inf if context.api in _WAIT_FOR_OTHERS else exchange.may_wait_ms
         # rule A40/long-polls-are-slow
@@ -98,6 +99,6 @@ class SlowRequests:
 
 
 def some_of(names: Iterable[object], count: int) -> str:
-    """The first few of so many, and how many more there are."""
+    """Return the first `NAMED_MAX` of `count` names, comma-separated, and the number of further ones."""
     more = count - NAMED_MAX
     return ", ".join(map(str, islice(names, NAMED_MAX))) + (f" and {more} more" if more > 0 else "")

@@ -1,6 +1,6 @@
 """Kafka's StandardAuthorizer: decides by the access control entries in this broker's metadata image.
 
-What was decided is remembered until an entry changes, so that a produce or a fetch costs one look-up for each topic.
+Decisions are cached until an entry changes, so that a produce or a fetch costs one look-up for each topic.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from strandline.proto.ports import Clock
 log = structlog.get_logger("strandline.authorizer")
 
 REMEMBERED_MAX = 10_000
-"""Answers that are remembered; with one more they are all forgotten."""
+"""Maximum cached decisions; one more empties the cache."""
 
 REMEMBERED_CHARS_MAX = 256
-"""Questions about longer names are decided anew each time: 10,000 names of a stranger's take 5 MB at most."""
+"""Maximum characters of a resource name whose decision is cached, so that 10,000 names chosen by a client take 5 MB at
+most."""
 
 LOG_MS = 10_000.0
-"""An equal denial is logged once in this time."""
+"""Milliseconds of the window in which equal denials are logged once."""
 
 LOGGED_MAX = 100
-"""Denials that are logged in this time; more are only counted."""
+"""Maximum denials logged in a window; further ones are only counted."""
 
 NOT_CAUGHT_UP = "this broker has not caught up with the metadata"
 
@@ -38,14 +39,14 @@ class StandardAuthorizer:
     """Decides for one broker.
 
     Args:
-        acls: the entries now: another mapping whenever one of them is another (`MetadataImage.acls`).
-        caught_up: the entries are those of the cluster. Until then only super users may do anything, whatever
-            `allow_unnamed` says (Kafka's AuthorizerNotReadyException).
+        acls: returns the current entries, a new mapping object whenever one has changed (`MetadataImage.acls`).
+        caught_up: returns whether this broker has read the cluster's entries. Until then only super users may do
+            anything, whatever `allow_unnamed` says (Kafka's AuthorizerNotReadyException).
         super_users, allow_unnamed: as for `AclRules`.
-        sink: gets what is logged of denials, too.
+        sink: also gets the logged denials.
 
     Attributes:
-        denied: times that a client was denied what it asked for, one for each operation and resource.
+        denied: number of denials that a client asked for itself (`noted`), one per operation and resource.
     """
 
     enabled = True
@@ -73,12 +74,12 @@ class StandardAuthorizer:
 
     @property
     def generation(self) -> object:
-        """The entries that the answers come from."""
+        """The entries by which decisions are made; see `Authorizer`."""
         return self._acls()
 
     @property
     def acl_count(self) -> int:
-        """How many entries there are."""
+        """Number of access control entries."""
         return len(self._acls())
 
     def authorize(self, context: RequestContext, actions: Sequence[Action], *, noted: bool = True) -> Sequence[bool]:
@@ -117,7 +118,7 @@ class StandardAuthorizer:
 
     def _decide(self, question: _Question) -> bool:
         # rule A20/a-broker-behind-allows
-        if not self._caught_up():  # nothing of this is remembered
+        if not self._caught_up():  # not cached
             return self._rules.is_super_user(question[0])
         answer = self._why(question).allowed  # rule A20/everybody-is-allowed
         if len(question[3].name) <= REMEMBERED_CHARS_MAX:
@@ -153,8 +154,8 @@ class StandardAuthorizer:
 
 
 class _Denials:
-    """Which denials are logged: an equal one once in `LOG_MS`, and `LOGGED_MAX` altogether. Whoever may connect could
-    fill the disk with them."""
+    """Limits the logged denials: equal ones once per window of `LOG_MS`, `LOGGED_MAX` in total. Otherwise any client
+    could fill the disk with them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -163,7 +164,7 @@ class _Denials:
         self._suppressed = 0
 
     def may_log(self, question: _Question) -> bool:
-        """Whether to log it; else it is counted."""
+        """Return whether to log a denial; if not, it is counted."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._since_ms >= LOG_MS:
             self._since_ms = now_ms
@@ -175,6 +176,6 @@ class _Denials:
         return True
 
     def take_suppressed(self) -> int:
-        """How many were not logged since the last that was."""
+        """Return and reset the number of denials not logged since the last call."""
         count, self._suppressed = self._suppressed, 0
         return count

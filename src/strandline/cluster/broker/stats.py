@@ -1,4 +1,4 @@
-"""What a listener counts of its clients, for the metrics."""
+"""Counters and histograms of a listener, for the metrics."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from strandline.cluster.broker.slow_requests import SlowRequests
 from strandline.cluster.broker.table import BY_TITLE
 
 TIME_BOUNDS_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
-"""Upper bounds of the histograms of times; a last bucket takes what is above."""
+"""Upper bounds of the buckets of the time histograms, in ms; a last bucket holds longer times."""
 
 SOFTWARE_KINDS_MAX = 1000
 """Maximum pairs of client software name and version that are counted: clients choose both."""
 
 OTHER_VERSION = -1
-"""Stands in the metrics for all versions that are not served: ApiVersions is answered in any of 65,536."""
+"""Version under which all versions that are not served are counted: ApiVersions is answered in all 65,536 of them."""
 
 
 class Times:
@@ -27,16 +27,16 @@ class Times:
 
     def __init__(self) -> None:
         self.above = [0] * (len(TIME_BOUNDS_MS) + 1)
-        """How many fell into each bucket but the first, which most do: it has the others."""
+        """Number of times in each bucket. That of the first bucket, with most times, stays 0: see `counts`."""
         self.ms_total = 0.0
 
     def counts(self, answers: int) -> list[int]:
-        """How many of so many fell into each bucket."""
+        """Return the number of times in each bucket, of `answers` in total."""
         return [answers - sum(self.above), *self.above[1:]]
 
 
 class ApiTimes:
-    """Answers of an API: their number, and where the time of each went."""
+    """Number of an API's responses, and histograms of the parts of their times."""
 
     __slots__ = ("answers", "ms_max", "parts")
 
@@ -46,7 +46,7 @@ class ApiTimes:
         self.ms_max = 0.0
 
     def add(self, taken_ms: Parts) -> None:
-        """Count one answer, by its parts."""
+        """Count one response with the parts of its time."""
         self.answers += 1
         first = TIME_BOUNDS_MS[0]
         for times, took_ms in zip(self.parts, taken_ms, strict=True):
@@ -56,7 +56,7 @@ class ApiTimes:
         self.ms_max = max(self.ms_max, taken_ms.total)
 
     def merge(self, other: ApiTimes) -> None:
-        """Count in those of another version."""
+        """Add the responses of another version."""
         self.answers += other.answers
         self.ms_max = max(self.ms_max, other.ms_max)
         for mine, theirs in zip(self.parts, other.parts, strict=True):
@@ -65,7 +65,7 @@ class ApiTimes:
 
 
 class ListenerStats:
-    """Counters for the metrics; plain numbers that only rise, save `connections`."""
+    """Counters of a listener. They only rise, except `connections`, the number of open ones."""
 
     def __init__(self, slow: SlowRequests) -> None:
         self.connections = 0
@@ -73,17 +73,17 @@ class ListenerStats:
         self.refused = 0
         self.idle_closed = 0
         self.apis: dict[tuple[str, int], ApiTimes] = {}
-        """By API and version."""
+        """Times by (API, version)."""
         self.slow = slow
         self.software: Counter[tuple[str, str]] = Counter()
 
     def count_software(self, name: str, version: str) -> None:
-        """A client has said what it is; beyond `SOFTWARE_KINDS_MAX` kinds nothing new is counted."""
+        """Count a client's software; beyond `SOFTWARE_KINDS_MAX` pairs no new pair is counted."""
         if (name, version) in self.software or len(self.software) < SOFTWARE_KINDS_MAX:
             self.software[name, version] += 1
 
     def sent(self, exchanges: Iterable[Exchange], flushed_ms: float, sent_ms: float) -> None:
-        """Count requests whose answers have left: their times have ended."""
+        """Count requests whose responses were handed over at `flushed_ms` and sent by `sent_ms` (monotonic)."""
         for exchange in exchanges:
             context, parts = exchange.context, exchange.times(flushed_ms, sent_ms)
             times = self.apis.get((context.api, context.version)) or self._times(context)
@@ -97,7 +97,7 @@ class ListenerStats:
         return self.apis.setdefault((context.api, version), ApiTimes())
 
     def by_api(self) -> Iterator[tuple[str, ApiTimes]]:
-        """Each API that was answered, all its versions together."""
+        """Yield each API that was answered, with the times of all its versions."""
         found: dict[str, ApiTimes] = {}
         for (api, _), times in list(self.apis.items()):
             found.setdefault(api, ApiTimes()).merge(times)

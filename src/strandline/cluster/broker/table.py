@@ -1,6 +1,6 @@
-"""The table of APIs: which versions are served, and what answers them.
+"""The table of APIs: the served versions, and the handlers that answer them.
 
-Each version that stands here is served whole; nothing else is advertised.
+Each listed version is implemented completely; only these are advertised.
 """
 
 from __future__ import annotations
@@ -76,25 +76,25 @@ _FAMILIES = (
 )
 
 APIS: Mapping[int, ApiRow] = {row.api: row for family in _FAMILIES for row in family.ROWS}
-"""By API key."""
+"""Rows by API key."""
 
 BY_TITLE: Mapping[str, ApiRow] = {row.api.title: row for row in APIS.values()}
-"""By Kafka's name of the API."""
+"""Rows by Kafka's name of the API."""
 
 
 def served_by(handlers: Handlers) -> Mapping[int, ServedApi]:
-    """The APIs of one broker, by key."""
+    """Return the APIs by key, bound to the handlers of one broker."""
     return {row.api: row.bind(handlers) for row in APIS.values()}
 
 
 def in_other_version(served: ServedApi, version: int) -> tuple[ServedApi, int]:
-    """What answers a version that is not served, and in the format of which version.
+    """Return the API that answers a version that is not served, and the version whose format the response has.
 
-    ApiVersions answers in version 0 (KIP-511); others say UNSUPPORTED_VERSION where the format of that version is
-    known.
+    ApiVersions answers in version 0 (KIP-511); other APIs answer UNSUPPORTED_VERSION, if the schema knows the format
+    of that version.
 
     Raises:
-        ProtocolError: there is no format in which to answer.
+        ProtocolError: there is no format for a response.
     """
     api = served.api
     if api is Api.API_VERSIONS:

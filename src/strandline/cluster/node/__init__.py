@@ -1,4 +1,4 @@
-"""One node: its life cycle, configuration, gRPC and HTTP listeners; what prepares, runs and examines it."""
+"""One node: its life cycle, configuration, gRPC and HTTP listeners; and the tools that format, run and examine it."""
 
 from strandline.proto.lean_imports import import_without
 

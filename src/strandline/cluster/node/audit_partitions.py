@@ -1,8 +1,8 @@
-"""Destination of a broker's lines of the audit: a partition of `__audit` that it leads, or one that another broker
-leads.
+"""Destination of a broker's audit lines: a partition of `__audit` that it leads, or one that another broker leads.
 
-A broker that leads no partition (it has just come back, it came after the topic was made, it is about to stop) gives
-its lines to a leader, by a call between nodes: so they do not wait in memory for an election that may never come.
+A broker that leads no partition of the topic (it has just restarted, joined after the topic was created, or is about to
+stop) sends its lines to a leader by a call between nodes, so that they do not wait in memory for an election that may
+never happen.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from strandline.replica.partition import Append, AppendDone
 from strandline.replica.states import ACKS_ALL
 
 CALL_MS = 10_000.0
-"""Milliseconds that a leader may take until every replica in sync has what it was given."""
+"""Timeout in ms of the call to a leader, which answers once all in-sync replicas have the lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendAuditRequest:
-    """A broker gives its lines to the leader of a partition of `__audit`.
+    """Request of a broker to the leader of a partition of `__audit`: append these lines.
 
     Attributes:
         node_id: the broker whose lines they are.
-        partition: which one.
+        partition: partition of `__audit`.
         batch: one record batch of format 2.
     """
 
@@ -46,32 +46,32 @@ class AppendAuditRequest:
 
 @dataclass(frozen=True, slots=True)
 class AppendAuditReply:
-    """NONE once every replica in sync has the batch, or why not."""
+    """Result of an append: NONE once all in-sync replicas have the batch, or an error and its message."""
 
     error: Annotated[ErrorCode, 1]
     message: Annotated[str, 2] = ""
 
 
 APPEND_AUDIT = method("/strandline.v1.Node/AppendAudit", AppendAuditRequest, AppendAuditReply)
-"""Every broker answers it, without an envelope."""
+"""Call between brokers; request and reply are sent without an envelope."""
 
 
 class Appends(Protocol):
-    """The replicas, as far as they are needed here."""
+    """Replica manager, as used here."""
 
     def append(self, tp: TopicPartition, batches: memoryview, acks: int, done: AppendDone) -> Append | None:
         """Append as `ReplicaManager.append` does."""
 
 
 class EnsuresTopic(Protocol):
-    """Part that makes the topic where there is none (`InternalTopic`)."""
+    """Part that creates the topic if it does not exist (`InternalTopic`)."""
 
     async def ensure(self) -> None:
-        """Return once it exists. Raises KafkaError."""
+        """Return once the topic exists. Raises KafkaError."""
 
 
 class AuditPartitions:
-    """Appends for one broker, and for those that ask it to."""
+    """Appends audit lines of this broker, and those that other brokers send to it."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class AuditPartitions:
         self._turn = int(node_id)
 
     async def append(self, batch: bytearray) -> AppendAuditReply:
-        """Append one batch; with NONE every replica in sync has it. With REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER and
-        NOT_ENOUGH_REPLICAS_AFTER_APPEND it may be written all the same."""
+        """Append one batch here or at another broker. NONE: all in-sync replicas have it. After REQUEST_TIMED_OUT,
+        NOT_LEADER_OR_FOLLOWER and NOT_ENOUGH_REPLICAS_AFTER_APPEND the batch may have been written."""
         try:
             topic = await self._find_topic()
         except KafkaError as error:
@@ -114,8 +114,8 @@ class AuditPartitions:
         return topic
 
     def _choose(self, topic: TopicInfo) -> PartitionRecord | None:
-        """One that is led here, else one that is led at all; the last one as long as that is so, for lines are read in
-        the order of their partition."""
+        """Return a partition led here, else one with any leader, or None. The partition used last is preferred, as
+        lines are read in order within a partition only."""
         with_leader = [one for one in topic.partitions.values() if one.has_leader]
         here = [one for one in with_leader if one.leader == self._node_id]
         possible = here or with_leader
@@ -149,14 +149,14 @@ class AuditPartitions:
             return await call(self._rpc, leader.internal, APPEND_AUDIT, request, timeout_ms=CALL_MS)
         except (RpcError, ProtocolError) as error:
             self._last = -1
-            self._turn += 1  # it may be down, or too old to know this call: another leader's turn
+            self._turn += 1  # that broker may be down, or too old to know this call: try another leader
             words = f"broker {partition.leader} did not take the lines: {error}"
             return AppendAuditReply(ErrorCode.REQUEST_TIMED_OUT, words)
 
     # Lines of other brokers
 
     def handlers(self) -> dict[str, UnaryHandler]:
-        """Handlers that the node's internal listener has to serve."""
+        """Return the handlers for the node's internal listener, by method."""
         return {APPEND_AUDIT.path: handler(APPEND_AUDIT, self._take)}
 
     async def _take(self, request: AppendAuditRequest) -> AppendAuditReply:

@@ -82,7 +82,7 @@ class AuditTopic:
     """Takes lines (`add`), and writes them while it runs (`start`, `close`).
 
     Invariants:
-    - what waits is at most `CHANGES_BYTES_MAX` bytes of changes, and `LINES_MAX` lines and `BYTES_MAX` bytes of others;
+    - lines of changes wait up to `CHANGES_BYTES_MAX` bytes, other lines up to `LINES_MAX` lines and `BYTES_MAX` bytes;
     - each line that was added waits, is written, or is counted in `dropped`;
     - lines are written in the order in which they were added; one may be written twice, where it was not known whether
       the first attempt had succeeded.
@@ -124,7 +124,7 @@ class AuditTopic:
         self._drop(self._take(len(self._lines)), STOPPED)
         self._teller.close()
 
-    # Lines that come
+    # Adding lines
 
     def add(self, moment_ms: int, principal: str, line: str, *, is_change: bool) -> None:
         """Add a line, without waiting. It is dropped if there is no space for it."""
@@ -153,14 +153,14 @@ class AuditTopic:
         return taken
 
     def _drop(self, lines: Sequence[_Line], why: str) -> None:
-        """A line that tells of a gap counts for nothing: what it tells of is counted."""
+        """Count and report dropped lines. A line that reports a gap does not count: its dropped lines are counted."""
         count = sum(not one.tells_gap for one in lines)
         self._gap += count
         self.dropped += count  # rule A20/dropped-lines-are-not-counted
         self._teller.tell(count, why)
 
     def _tell_gap(self) -> None:
-        """Write a line for those that were dropped, once there is room for it."""
+        """Add a line with the number of dropped lines, once there is room for it."""
         if self._gap:  # rule A20/a-gap-in-the-audit-is-silent
             moment_ms = self._clock.latest_ms()
             text = audit_line(moment_ms, "dropped", {"lines": self._gap}).encode()
@@ -169,7 +169,7 @@ class AuditTopic:
                 self._gap = 0
                 self._put(one)
 
-    # Lines that go
+    # Writing lines
 
     async def _run(self) -> None:
         pause_ms = PAUSE_MS[0]
@@ -179,7 +179,7 @@ class AuditTopic:
                 await self._wake.wait()
             elif await self._write_some():
                 pause_ms = PAUSE_MS[0]
-                await asyncio.sleep(0)  # an append may end at once: the loop has others to serve
+                await asyncio.sleep(0)  # an append may end at once: let the event loop run other work
             else:
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(pause_ms * 2, PAUSE_MS[1])
@@ -202,7 +202,7 @@ class AuditTopic:
             self._batch_lines = min(self._batch_lines * 2, BATCH_LINES_MAX)
             self._take(count)
             self._note_success()
-        elif count > 1:  # too large, or one of them is not acceptable: only that one shall be lost
+        elif count > 1:  # the batch is too large, or one line is invalid: smaller batches lose only that line
             self._batch_lines = count // 2
         else:
             self._drop(self._take(1), why)
@@ -210,7 +210,7 @@ class AuditTopic:
         return True
 
     def _next_batch(self) -> tuple[int, bytearray]:
-        """A batch of the first waiting lines, at least one, with their number."""
+        """Return the number of lines and the batch of the first waiting lines, at least one."""
         builder = RecordBatchBuilder()
         size = 0
         for one in islice(self._lines, self._batch_lines):
@@ -236,10 +236,10 @@ class AuditTopic:
 
 
 class _Teller:
-    """Logs how many lines were dropped: at once, and then once in `TELL_MS` as long as there are more.
+    """Logs the number of dropped lines: at once, and then once per `TELL_MS` while more are dropped.
 
     Attributes:
-        reason: why the topic took no line the last time; empty: it did.
+        reason: why the last write to the topic failed; "": it succeeded.
     """
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class _Teller:
             self._log()
 
     def close(self) -> None:
-        """Log what is not logged yet."""
+        """Log the number of lines not reported yet."""
         if self._timer is not None:
             self._timer.cancel()
         self._log()

@@ -1,8 +1,8 @@
-"""The trail of a node's audit: its file and its topic, as the settings have them.
+"""The trail of a node's audit: its files and its topic, by the settings `audit.*`.
 
-The file has lines of JSON, as many bytes of them as the settings say, the oldest file going first. Changes have files
-of their own: logins, refusals and changes that failed stand in others beside them, so that none of these, however many
-there are, makes a line of a change go (rule A28).
+Files contain lines of JSON and are rotated by size; the oldest is deleted. Changes have files of their own. Logins,
+denials and failed changes are in other files beside them, so that none of these, however many, removes a line of a
+change (rule A28).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from strandline.replica.manager import ReplicaManager
 log = structlog.get_logger("strandline.audit")
 
 TELL_MS = 10_000.0
-"""Lines that cannot be written are told once in this time, with their number."""
+"""Minimum milliseconds between two reports of lines that could not be written."""
 
 
 class AuditFile(RotatingFileHandler):
-    """A line is written before the answer that it tells of is sent.
+    """File of the audit. The line of a change is written before the response to its request is sent.
 
     Attributes:
-        dropped: lines that could not be written.
+        dropped: number of lines that could not be written.
     """
 
     def __init__(self, path: str, *, max_bytes: int, files: int, clock: Clock) -> None:
-        """Open it, to append. Raises ConfigError."""
+        """Open the file to append. Raises ConfigError."""
         self._clock = clock
         self._untold = 0
         self._told_ms = -TELL_MS
@@ -59,8 +59,8 @@ class AuditFile(RotatingFileHandler):
             raise ConfigError("audit.log.path", path, f"a file that can be written ({error.strerror})") from error
 
     def _open(self) -> TextIOWrapper:
-        """Only the node's user may read it: it names topics, groups and principals. And only one node may write it: the
-        rotation of one would take the lines of others. Raises OSError."""
+        """Open the file, readable only for the node's user, as it names topics, groups and principals; and lock it, as
+        the rotation by one node would remove lines of another. Raises OSError."""
         file = open(self.baseFilename, self.mode, encoding=self.encoding, opener=_for_the_user)  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,7 +70,7 @@ class AuditFile(RotatingFileHandler):
         return cast("TextIOWrapper", file)
 
     def add(self, line: str) -> None:
-        """Write one line. Raises nothing: what cannot be written is counted and told by the log."""
+        """Write one line. Raises nothing; a failed write is counted and logged."""
         self.emit(logging.LogRecord("strandline.audit", logging.INFO, "", 0, line, None, None))
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -89,23 +89,23 @@ def _for_the_user(path: str, flags: int) -> int:
 
 
 RETENTION_MS = 7 * 24 * 3600 * 1000
-"""Retention of the topic, in milliseconds, when it is made here; an operator who wants another alters it, or makes
-the topic first."""
+"""Retention in ms of the topic when it is created here. To use another, an operator alters it or creates the topic
+first."""
 
 SEGMENT_MS = 24 * 3600 * 1000
-"""Age in milliseconds at which the topic's segments are closed: whole segments expire, so a line is there for a week
-and this at most."""
+"""Milliseconds after which a segment of the topic is closed. Only whole segments expire, so a line is kept for up to
+`RETENTION_MS` plus this time."""
 
 FLUSH_MS = 2_000.0
-"""Milliseconds that a stop waits for the topic, before leaderships are handed over and again after the last client
-has gone."""
+"""Maximum milliseconds that a stopping broker waits for the topic, before leaderships are handed over and again after
+the last client has disconnected."""
 
 LOOK_MS = 10.0
-"""Milliseconds between two looks meanwhile."""
+"""Milliseconds between two checks during that wait."""
 
 
 class AuditTrail:
-    """The `Sink` of a node. With neither file nor topic the log alone has the lines.
+    """The `Sink` of a node. With neither file nor topic, only the log has the lines.
 
     Args:
         changes, attempts: the file of changes, and that of all other lines; both or none.
@@ -121,7 +121,7 @@ class AuditTrail:
 
     @property
     def files(self) -> list[AuditFile]:
-        """Files that exist."""
+        """The audit's files; none without `audit.log.path`."""
         return [file for file in (self._changes, self._attempts) if file is not None]
 
     def write(self, event: str, figures: Mapping[str, Any]) -> None:
@@ -143,7 +143,7 @@ class AuditTrail:
             self.topic.start(fatal)
 
     async def flush(self, hurried: asyncio.Event) -> None:
-        """Wait until the topic has every line, but neither for long nor once it is `hurried`."""
+        """Wait until the topic has every line, for `FLUSH_MS` at most, or until `hurried` is set."""
         if self.topic is None:
             return
         deadline_ms = self._clock.monotonic_ms() + FLUSH_MS
@@ -153,7 +153,7 @@ class AuditTrail:
                     await hurried.wait()
 
     def close(self) -> None:
-        """Write no more; lines that the topic does not have are told."""
+        """Close topic and files; the number of lines that the topic does not have is logged."""
         if self.topic is not None:
             self.topic.close()
         for file in self.files:
@@ -163,7 +163,7 @@ class AuditTrail:
 def audit_trail_of(
     config: NodeConfig, partitions: AuditPartitions, clock: Clock, believed: BelievedClock
 ) -> AuditTrail | None:
-    """The trail, where there is an authorizer, a file or the topic for it. Raises ConfigError."""
+    """Return the trail; None if there is no authorizer, no file and no topic. Raises ConfigError."""
     if not config.authorizer and not config.audit_log_path and not config.audit_topic_enable:
         return None
     changes = attempts = None
@@ -176,7 +176,7 @@ def audit_trail_of(
 
 
 def audit_partitions_of(node: NodeParts, replicas: ReplicaManager, controller: ControllerChannel) -> AuditPartitions:
-    """Destination of a broker's lines, and of those of brokers that lead no partition of the topic."""
+    """Make the destination of this broker's lines, and of those of brokers that lead no partition of the topic."""
     config = node.config
     topic = InternalTopic(
         InternalTopicConfig(

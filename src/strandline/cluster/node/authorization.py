@@ -1,4 +1,4 @@
-"""The authorizer of a node, made of its configuration; and the ways in that it does not guard."""
+"""The authorizer of a node, made from its configuration; and the accesses that it does not guard ("open doors")."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from strandline.proto.ports import Clock
 
 
 class OpenDoor(NamedTuple):
-    """Way past the authorizer: a listener that lets in whom it would keep out, or a setting that only looks like
-    one."""
+    """A way past the authorizer through a listener, or a security setting without effect (`has_effect` False).
+
+    Attributes:
+        setting: the setting or listener.
+        lets: what a client can do by it, or why the setting has no effect.
+        remedy: what the operator should do.
+    """
 
     setting: str
     lets: str
@@ -32,7 +37,7 @@ def authorizer_of(
     clock: Clock,
     sink: Sink | None,
 ) -> Authorizer:
-    """Authorizer of this node's broker."""
+    """Make the authorizer of this node's broker."""
     if not config.authorizer:
         return AllowAll()
     return StandardAuthorizer(
@@ -46,7 +51,7 @@ def authorizer_of(
 
 
 def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
-    """Findings that an operator who has configured an authorizer, or meant to, should know."""
+    """Yield the open doors of a configuration with an authorizer, and security settings without effect."""
     if not config.is_broker:
         for name in ("audit.log.path", "audit.topic.enable"):
             if config.given.get(name, "").lower() not in ("", "false"):
@@ -66,7 +71,7 @@ def open_doors(config: NodeConfig) -> Iterator[OpenDoor]:
 
 
 def internal_door(config: NodeConfig) -> OpenDoor | None:
-    """Finding on the INTERNAL listener without TLS, where anybody who reaches it counts as a node."""
+    """Return the open door of an INTERNAL listener without TLS, whose clients all count as nodes; None with TLS."""
     if config.protocol(INTERNAL) == SSL:
         return None
     return OpenDoor(
@@ -78,7 +83,7 @@ def internal_door(config: NodeConfig) -> OpenDoor | None:
 
 
 def anonymous_door(config: NodeConfig) -> OpenDoor | None:
-    """Finding on clients' listeners, none of which asks who comes."""
+    """Return the open door of a broker none of whose client listeners authenticates clients; else None."""
     if not config.is_broker or any(_tells_apart(config, one.name) for one in config.client_listeners):
         return None
     return OpenDoor(
@@ -89,7 +94,7 @@ def anonymous_door(config: NodeConfig) -> OpenDoor | None:
 
 
 def http_door(config: NodeConfig) -> OpenDoor | None:
-    """Finding on the HTTP listener, which asks for a certificate at most."""
+    """Return the open door of an HTTP listener that neither requires certificates nor is on loopback; else None."""
     http = config.http
     asks = config.protocol(HTTP) == SSL and config.of_listener(HTTP)["ssl.client.auth"] == "required"
     if http is None or asks or is_loopback(http.host):
@@ -102,6 +107,6 @@ def http_door(config: NodeConfig) -> OpenDoor | None:
 
 
 def _tells_apart(config: NodeConfig, listener: str) -> bool:
-    """True if clients of the listener may show who they are."""
+    """Return whether clients of the listener can authenticate."""
     protocol = config.protocol(listener)
     return protocol != PLAINTEXT and (protocol != SSL or config.of_listener(listener)["ssl.client.auth"] != "none")

@@ -1,14 +1,14 @@
-"""Measurement of how late the event loop is, and the end of a process whose loop hangs in a call of the disk.
+"""Measures the lag of the event loop, and ends a process whose event loop hangs in a disk call.
 
-One core does everything in a node, so lateness is its first sign of overload.
+One core does all work of a node, so lag of the event loop is the first sign of overload.
 
-Votes and checkpoints are synced on the event loop, and a write may wait for pages that are being written back: on a
-disk that hangs the whole node hangs with them, and cannot even stop itself (schedule 58). To the others it is silent,
-and keeps what it leads until its session ends. So a thread looks on, and ends the process: leaderships move as they do
-when a process dies.
+Votes and checkpoints are synced on the event loop, and a write may wait for pages that are being written back. If the
+disk hangs, the whole node hangs with it and cannot even stop itself (schedule 58); other nodes see silence, and the
+node keeps its leaderships until its session ends. So a watching thread ends the process, and leaderships move as after
+a crash.
 
-A thread that waits for the disk inside of the kernel ends with nothing but the disk, and keeps the process's sockets
-open until then. They are shut down first, so that the others learn of it at once.
+A thread that waits for the disk inside the kernel cannot be ended before the disk answers, and keeps the process's
+sockets open until then. So the sockets are shut down first, and other nodes learn of the end at once.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from typing import NoReturn, Protocol
 from strandline.proto.ports import Clock
 
 LOOK_S = 0.1
-"""Seconds between two looks at a call. Looks are counted instead of reading a clock, because the process may have been
-stopped (SIGSTOP) meanwhile."""
+"""Seconds between two checks of a call. The checks are counted instead of reading a clock, because the process may have
+been stopped (SIGSTOP) meanwhile."""
 
 _DESCRIPTORS = "/proc/self/fd"
 
 
 class BlockingDisk(Protocol):
-    """A disk that says what the event loop waits for."""
+    """A disk that tells in which call the event loop is."""
 
     waits_for: str
-    """The file in a call of which it is; empty when in none."""
+    """File of the running call; "" if no call is running."""
     calls: int
-    """Number of that call."""
+    """Number of the running call."""
 
 
 class BlockedLoop:
-    """The thread that looks on."""
+    """Thread that watches the event loop's disk calls."""
 
     def __init__(self, disk: BlockingDisk, bound_ms: Callable[[], float], end: Callable[[str], None]) -> None:
-        """`end` is called in the thread, with the file, when one call has taken longer than `bound_ms` says by then."""
+        """`end` is called in the thread, with the file, when one call has taken `bound_ms()` milliseconds or longer."""
         self._disk = disk
         self._bound_ms = bound_ms
         self._end = end
@@ -51,11 +51,11 @@ class BlockedLoop:
         self._thread = threading.Thread(target=self._look_on, name="strandline-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to watch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._stopped.set()
 
     def _look_on(self) -> None:
@@ -70,14 +70,14 @@ class BlockedLoop:
 
 
 def end_process(message: str) -> NoReturn:
-    """Say why, hang up on everybody, and end, whatever threads are doing."""
+    """Print the reason, shut down all sockets, and end the process, whatever its threads are doing."""
     print(f"strandline: {message}", file=sys.stderr, flush=True)  # noqa: T201 - what the operator reads
     hang_up()
     os._exit(1)
 
 
 def hang_up() -> None:
-    """Shut down every socket of this process: their peers are told now, whenever the process ends."""
+    """Shut down every socket of this process, so that peers learn of its end now, even if it ends later."""
     try:
         descriptors = os.listdir(_DESCRIPTORS)
     except OSError:
@@ -96,11 +96,11 @@ INTERVAL_S = 0.5
 
 
 class LoopLag:
-    """Measures how much later than asked a timer runs.
+    """Measures how late timers of the event loop run.
 
     Attributes:
-        last_ms: of the last timer.
-        max_ms: the largest since `take_max` was last called.
+        last_ms: lag of the last timer, in ms.
+        max_ms: largest lag since the last call of `take_max`.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -115,12 +115,12 @@ class LoopLag:
         self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._ran, due_ms)
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
 
     def take_max(self) -> float:
-        """The largest lag since the last call."""
+        """Return and reset the largest lag since the last call, in ms."""
         largest, self.max_ms = self.max_ms, self.last_ms
         return largest
 

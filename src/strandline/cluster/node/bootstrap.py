@@ -1,8 +1,8 @@
-"""Records of a formatted directory beside the voters: the levels and the users of a cluster that has none yet.
+"""Bootstrap records of a formatted directory: feature levels and users of a new cluster.
 
 `strandline format --feature` and `--add-scram` write records of the metadata log into a file. The first controller that
-leads appends them, the levels first of all; a cluster that has metadata already never looks at it. So a cluster can
-begin at the level of an older build, and one whose only listeners want a login has a user who can make others.
+leads appends them, levels first; a cluster that has metadata already ignores the file. So a cluster can begin at the
+level of an older build, and one whose listeners all require a login has a user that can create others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from strandline.proto.scram import (
 from strandline.proto.secrets import resolved
 
 BOOTSTRAP = "bootstrap-records"
-"""The file: a record of the metadata log in each line, in hexadecimal."""
+"""Name of the file, with one metadata record per line, in hexadecimal."""
 
 ADD_SCRAM = "--add-scram"
 FEATURE = "--feature"
@@ -52,10 +52,10 @@ _FORM = "SCRAM-SHA-256=[name=alice,password=${env:ALICE_PASSWORD}], with iterati
 
 
 def scram_records(texts: Sequence[str], rng: Rng) -> list[MetadataRecord]:
-    """The records of `--add-scram` options, in Kafka's form; passwords may refer to what stands elsewhere.
+    """Return the records of `--add-scram` options, in Kafka's form; passwords may be references (``${env:NAME}``).
 
     Raises:
-        ConfigError: the text is none; passwords are never shown.
+        ConfigError: an option is invalid; its message never shows a password.
     """
     records: list[MetadataRecord] = []
     seen: set[ScramKey] = set()
@@ -104,7 +104,7 @@ def _parsed(text: str) -> tuple[str, dict[str, str]]:
 
 
 def levels_of_release(release: str) -> int:
-    """The metadata.version that a release begins clusters with. Raises ConfigError: this build does not know it."""
+    """Return the metadata.version with which a release begins clusters. Raises ConfigError for an unknown release."""
     asked, ours = _numbers(release), _numbers(strandline.__version__)
     if not asked or asked > ours:
         raise ConfigError(RELEASE_VERSION, release, f"a release of Strandline up to {strandline.__version__}")
@@ -117,10 +117,10 @@ def _numbers(release: str) -> list[int]:
 
 
 def first_level_records(release: str, features: Sequence[str]) -> list[MetadataRecord]:
-    """The records of `--release-version` and `--feature` options; none where neither is given.
+    """Return the records of the `--release-version` and `--feature` options; none if neither is given.
 
     Raises:
-        ConfigError: no such release, feature or level, or a feature that its metadata.version has no record of.
+        ConfigError: an unknown release, feature or level, or a level that the metadata.version is too old to record.
     """
     if not release and not features:
         return []
@@ -147,16 +147,16 @@ def first_level_records(release: str, features: Sequence[str]) -> list[MetadataR
 
 
 def write_bootstrap(disk: Disk, path: str, records: Sequence[MetadataRecord]) -> None:
-    """Keep records for the first controller. Raises DiskError."""
+    """Write the file with the records for the first controller. Raises DiskError."""
     lines = [encode_record(record).hex() + "\n" for record in records]
     write_file_durably(disk, f"{path}/{BOOTSTRAP}", "".join(lines).encode())
 
 
 def read_bootstrap(disk: Disk, path: str) -> list[MetadataRecord]:
-    """The records of a directory; none where it was formatted without.
+    """Return the records of a directory; none if it has no such file.
 
     Raises:
-        CorruptLogError: the file holds what cannot be replayed.
+        CorruptLogError: the file is damaged, or its records cannot be replayed.
     """
     where = f"{path}/{BOOTSTRAP}"
     try:

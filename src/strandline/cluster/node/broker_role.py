@@ -1,4 +1,4 @@
-"""The broker in a node: its session, its replicas, its service and the listeners of its clients."""
+"""The broker role of a node: session with the controller, replicas, handlers, and listeners for clients."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ CONTROLLERLESS_MS = 1000.0
 
 
 class BrokerRole:
-    """Life of a broker: register; replay the metadata up to the own registration; open the replicas on it; serve
-    clients; be unfenced.
+    """The broker of a node. It registers, replays the metadata up to its own registration, opens the replicas by them,
+    serves clients, and is unfenced.
     """
 
     def __init__(self, node: NodeParts) -> None:
@@ -148,9 +148,9 @@ class BrokerRole:
         ]
 
     async def bind(self) -> None:
-        """Open those of the clients' listeners that shall take any free port, for the registration tells it.
+        """Open the client listeners configured with port 0, because the registration contains their real ports.
 
-        The others open once the metadata are caught up, so that nobody is answered from the past.
+        The others open once the metadata are caught up, so that no client gets outdated answers.
         """
         await self._open_listeners([listener for listener in self.listeners if listener.endpoint.port == 0])
 
@@ -160,7 +160,7 @@ class BrokerRole:
             self._unopened.remove(listener)
 
     def start(self, internal: Endpoint) -> None:
-        """Register and hold the session; `internal` is where other nodes reach this one. Raises DiskError."""
+        """Register and hold the session. `internal`: endpoint at which other nodes reach this one. Raises DiskError."""
         node = self._node
         config = node.config
         lives = node.log_dirs.begin_life(node.incarnation_id)
@@ -216,15 +216,15 @@ class BrokerRole:
         self.kafka.registered()
 
     async def _new_producer_id(self) -> ProducerId:
-        """A producer id that nobody has had."""
+        """Return an unused producer id."""
         return await self.kafka.next_producer_id()
 
     def _tell_controller(self) -> None:
-        """Send a heartbeat that does not wait: a replica failed or has no leader, or a disk is full."""
+        """Send a heartbeat at once: a replica failed or has no leader, or a disk is full."""
         self.session.wake()
 
     def unary_handlers(self) -> dict[str, UnaryHandler]:
-        """Handlers that the node's internal listener has to serve for other brokers."""
+        """Return the handlers of calls by other brokers for the node's internal listener, by method."""
         return {**self._audit_partitions.handlers(), **self.coordinators.handlers()}
 
     async def wait_ready(self) -> None:
@@ -233,12 +233,12 @@ class BrokerRole:
 
     @property
     def caught_up(self) -> bool:
-        """True if the metadata reach this process's own registration."""
+        """True once the metadata have reached this process's registration."""
         return self._feeding
 
     @property
     def ready(self) -> bool:
-        """True if the broker is unfenced, by its own image."""
+        """True if the broker is unfenced, according to its own image."""
         return self._feeding and not self.session.fenced
 
     async def stop(self, clean: bool) -> None:
@@ -265,8 +265,8 @@ class BrokerRole:
             await self.tier.close()
 
     async def _hand_over(self) -> bool:
-        """Hand over the leaderships in a controlled shutdown, given up early where there is no controller to ask
-        (the whole cluster stops), or in a hurry."""
+        """Hand over the leaderships in a controlled shutdown. Return whether the controller agreed in time. It is given
+        up early if no controller answers (the whole cluster stops), or if the stop is hurried."""
         timeout_ms = self._node.config.controlled_shutdown_timeout_ms
         asking = asyncio.ensure_future(self.session.controlled_shutdown(timeout_ms))
         hurried = asyncio.ensure_future(self._node.hurried.wait())
@@ -280,8 +280,8 @@ class BrokerRole:
         return asking.done() and not asking.cancelled() and asking.result()
 
     def _await_own_registration(self, _delta: MetadataDelta, image: MetadataImage) -> None:
-        """Begin to follow the metadata once they reach this process's registration: what stands before it tells of
-        leaderships that an earlier process had."""
+        """Begin to follow the metadata once they have reached this process's registration: earlier records tell of
+        leaderships of an earlier process."""
         own = image.brokers.get(self._node.config.node)
         # rule B17/strays-by-metadata-of-the-past
         if self._feeding or own is None or own.incarnation_id != self._node.incarnation_id:
@@ -293,9 +293,9 @@ class BrokerRole:
             return
         self._feeding = True
         self.replicas.set_broker_epoch(own.broker_epoch)
-        # As the controller has it on record: by that it judges what a restart of this broker loses.
+        # The policy that the controller has recorded, by which it judges what a restart of this broker loses.
         self.replicas.set_flush_policy("replicate" if own.acks_unsynced else "ack")
-        # Before anything is hosted: a new topic of an old name begins with nothing of the old one.
+        # Before any replica is hosted, so that a new topic does not get data of a deleted one with the same name.
         assigned = assigned_partitions(image, self._node.config.node)
         self.replicas.directories.set_strays_aside(assigned, knows_topics=knows_topics(image))  # rule B17/strays-stay
         self._node.publisher.unsubscribe(self._await_own_registration)
@@ -314,7 +314,7 @@ class BrokerRole:
 
 
 def static_settings(config: NodeConfig) -> list[StaticSetting]:
-    """Settings that cannot change while the node runs, for DescribeConfigs."""
+    """Return the settings that cannot change while the node runs, for DescribeConfigs."""
     rows = dict(config.rows)
     rows |= {name: of[1] for name in config.given if (of := listener_setting(name)) is not None}
     return [StaticSetting(name, row, config.given.get(name)) for name, row in rows.items()]

@@ -1,10 +1,10 @@
 """The configuration of a node: Kafka's names, one table, errors that say what is allowed.
 
-Two kinds of settings stand in one file. Those of this module cannot change while the node runs. Those of
-`strandline.controller.metadata.settings` are defaults for topics and can be overridden in the metadata log while
-the cluster runs; the file's value counts on this node where nobody has done so.
+A node's file contains two kinds of settings. Those of `NodeSettings` cannot change while the node runs. Those of
+`strandline.controller.metadata.settings` are defaults for topics and can be overridden in the metadata log while the
+cluster runs; without an override this node uses the file's value.
 
-`-X key=value` wins over the environment (STRANDLINE_NODE_ID for node.id), that over the file, that over the default.
+Priority, highest first: `-X key=value`, the environment (STRANDLINE_NODE_ID for node.id), the file, the default.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class NodeConfig(NodeSettings):
     """The settings of one node, parsed and checked as a whole.
 
     Attributes:
-        given: the texts that a file, the environment or an option gave, dynamic settings included.
-        path: the file, if there was one.
+        given: texts of the settings given by file, environment or options, dynamic settings included.
+        path: path of the file; None: there is no file.
     """
 
     def __init__(self, given: Mapping[str, str], *, path: str | None = None) -> None:
-        """Check `given`, fill in the defaults. Raises ConfigError."""
+        """Check `given` and fill in the defaults. Raises ConfigError."""
         self.path = path
         self.given: Mapping[str, str] = MappingProxyType(dict(given))
         self._of_listeners: dict[str, str] = {}
@@ -76,7 +76,7 @@ class NodeConfig(NodeSettings):
         overrides: Mapping[str, str] = MappingProxyType({}),
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> NodeConfig:
-        """Read a file, the environment and options, later ones winning. Raises ConfigError."""
+        """Read a file, the environment and options (`overrides`); later ones take priority. Raises ConfigError."""
         given = read_file(path) if path is not None else {}
         given |= _from_environment(environment)
         given |= overrides
@@ -84,13 +84,13 @@ class NodeConfig(NodeSettings):
 
     @property
     def node(self) -> NodeId:
-        """`node.id`, typed."""
+        """`node.id` as a `NodeId`."""
         return NodeId(self.node_id)
 
     @property
     def data_dir(self) -> str:
-        """The first of `log.dirs`. Once `main_directory` has put that in front, it is the one with the metadata log,
-        and with what is one for the whole node."""
+        """The first of `log.dirs`. After `main_directory` has moved it to the front, it is the main directory, with the
+        metadata log and all other state of the node as a whole."""
         return self.log_dirs[0]
 
     @property
@@ -119,33 +119,33 @@ class NodeConfig(NodeSettings):
         return tuple(listener for listener in self.listeners if listener.name not in RESERVED) if self.is_broker else ()
 
     def advertised(self, name: str, bound: Endpoint) -> Endpoint:
-        """Endpoint that others are told to connect to, for a listener that is bound at `bound` (its real port)."""
+        """Return the endpoint that others are told to connect to, for a listener bound at `bound` (its real port)."""
         for listener in self.advertised_listeners:
             if listener.name == name:
                 return Endpoint(listener.endpoint.host, listener.endpoint.port or bound.port)
         return bound
 
     def protocol(self, name: str) -> str:
-        """Security protocol of a listener: one of `PROTOCOLS`."""
+        """Return the security protocol of a listener, one of `PROTOCOLS`."""
         return self.security_protocol_map.get(name, name if name in PROTOCOLS else PLAINTEXT)
 
     def speaks_tls(self, name: str) -> bool:
-        """Whether a listener speaks TLS."""
+        """Return whether a listener speaks TLS."""
         return self.protocol(name) in (SSL, SASL_SSL)
 
     def speaks_sasl(self, name: str) -> bool:
-        """Whether a listener speaks SASL."""
+        """Return whether a listener speaks SASL."""
         return self.protocol(name) in (SASL_PLAINTEXT, SASL_SSL)
 
     def of_listener(self, name: str) -> dict[str, str]:
-        """The `LISTENER_SETTINGS` that hold for one listener."""
+        """Return the effective values of `LISTENER_SETTINGS` for one listener."""
         own = f"{PER_LISTENER}{name.lower()}."
         of_all = {row.name: getattr(self, attribute) for attribute, row in self.attributes.items()}
         return {key: self._of_listeners.get(own + key, of_all.get(key, "")) for key in LISTENER_SETTINGS}
 
     @property
     def dynamic(self) -> dict[str, str]:
-        """Values in the file of settings that may change while the cluster runs, by their broker names."""
+        """Given values of settings that may change while the cluster runs, by their broker names."""
         return {name: text for name, text in self.given.items() if name in BROKER_SETTINGS}
 
     def _listener(self, name: str) -> Listener:
@@ -291,19 +291,19 @@ _NOT_SERVED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("metric", "auto.include.jmx.reporter", "kafka.metrics"), "metrics are served at /metrics of the HTTP listener"),
     (("plugin.", "alter.config.policy", "create.topic.policy"), "there are no Java plug-ins here"),
 )
-"""Settings that Kafka has and Strandline has not, by prefix: named, so that a copied file fails with the reason."""
+"""(prefixes, reason) of settings that Kafka has and Strandline has not, so that a copied file fails with the reason."""
 
 
 def _kafka_only(name: str, *, whole: bool = False) -> str | None:
-    """Reason why a setting of Kafka has no place here; None for a name that is not known to be Kafka's. `whole`: nor
-    for one that only begins like one, and may be a slip."""
+    """Return why a setting of Kafka does not exist here; None if the name is not known to be Kafka's. `whole`: only for
+    names listed completely, not for those with a listed prefix, which may be typing errors."""
     for prefixes, reason in _NOT_SERVED:
         if name in prefixes or (not whole and name.startswith(prefixes)):
             return f"Kafka has this setting, Strandline does not: {reason}"
     return None
 
 
-# Tiered storage: settings that must go together, and what is said of Kafka's that have no place here (KIP-405)
+# Tiered storage: checks of settings together, and advice on Kafka's settings that do not exist here (KIP-405)
 
 
 def check_tier(tier: TierConfig) -> None:
@@ -340,15 +340,15 @@ _INSTEAD: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def tier_advice(name: str) -> str | None:
-    """Advice on a setting of Kafka's tiered storage that has no place here."""
+    """Return advice on a setting of Kafka's tiered storage that does not exist here, or None."""
     return next((reason for prefixes, reason in _INSTEAD if name.startswith(prefixes)), None)
 
 
-# SASL: the same of its settings
+# SASL: the same for its settings
 
 
 def sasl_advice(name: str) -> str | None:
-    """Advice on a setting of Kafka's SASL that has no place here."""
+    """Return advice on a setting of Kafka's SASL that does not exist here, or None."""
     if name.startswith("listener.name.") and name.endswith(".sasl.jaas.config"):
         return (
             "only listener.name.<name>.plain.sasl.jaas.config is read, for the users of PLAIN; credentials of SCRAM "

@@ -55,7 +55,7 @@ def check_listeners(given: Mapping[str, str], protocols: Mapping[str, str], list
 
 
 def tls_settings(texts: Mapping[str, str], listener: str) -> TlsSettings:
-    """TLS settings of one listener, from its own settings or those for all listeners. Raises ConfigError, e.g. for a
+    """Return the TLS settings of one listener, its own or those for all listeners. Raises ConfigError, e.g. for a
     file that does not exist."""
 
     def text(name: str) -> str:

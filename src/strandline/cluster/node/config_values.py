@@ -1,6 +1,5 @@
-"""Settings as texts and as values: what one setting is, how its text is read, and where texts come from.
-
-Texts come from a file (properties or TOML), the environment, and `-X key=value`.
+"""Parsers of setting values (endpoints, listeners, voters), and readers of the sources of settings: a file (properties
+or TOML), the environment, and `-X key=value`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from strandline.proto.settings import split_list
 
 
 class Listener(NamedTuple):
-    """A named listener and where it is bound; port 0 means any free one."""
+    """A named listener and the endpoint to bind it to; port 0 means any free port."""
 
     name: str
     endpoint: Endpoint
 
 
 HTTP = "HTTP"
-"""Name of the listener of metrics and health."""
+"""Name of the HTTP listener, which serves metrics and health."""
 
 LISTENERS = "a list of NAME://host:port"
 ENDPOINTS = "a list of host:port"
@@ -34,7 +33,7 @@ VOTERS = "a list of id@host:port, each optionally followed by :directory-id"
 
 
 def parse_endpoint(name: str, text: str) -> Endpoint:
-    """``host:port``; IPv6 addresses in brackets. Raises ConfigError."""
+    """Parse ``host:port``, with IPv6 addresses in brackets. Raises ConfigError."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isdigit() or int(port) > 65535:
@@ -43,12 +42,12 @@ def parse_endpoint(name: str, text: str) -> Endpoint:
 
 
 def parse_endpoints(name: str, text: str) -> tuple[Endpoint, ...]:
-    """``host:port,...``, each once. Raises ConfigError."""
+    """Parse ``host:port,...``; duplicates are dropped. Raises ConfigError."""
     return tuple(dict.fromkeys(parse_endpoint(name, part) for part in split_list(text)))
 
 
 def parse_listeners(name: str, text: str) -> tuple[Listener, ...]:
-    """``NAME://host:port,...`` with every name once. Raises ConfigError."""
+    """Parse ``NAME://host:port,...``. Raises ConfigError, also for a repeated name."""
     listeners: dict[str, Listener] = {}
     for part in split_list(text):
         listener, separator, address = part.partition("://")
@@ -62,7 +61,7 @@ def parse_listeners(name: str, text: str) -> tuple[Listener, ...]:
 
 
 def parse_voters(name: str, text: str) -> tuple[Voter, ...]:
-    """``id@host:port[:directory-id],...``, sorted by id. Raises ConfigError."""
+    """Parse ``id@host:port[:directory-id],...``; returns voters sorted by id. Raises ConfigError."""
     voters: dict[int, Voter] = {}
     for part in split_list(text):
         number, at, address = part.partition("@")
@@ -83,7 +82,7 @@ def parse_voters(name: str, text: str) -> tuple[Voter, ...]:
 
 
 def write_voters(voters: tuple[Voter, ...]) -> str:
-    """The text that `parse_voters` reads."""
+    """Return the text that `parse_voters` reads."""
     return ",".join(
         f"{voter.node_id}@{voter.endpoint}"
         + ("" if voter.directory_id is None else f":{encode_id(voter.directory_id)}")
@@ -95,15 +94,15 @@ ENVIRONMENT_PREFIX = "STRANDLINE_"
 
 
 def environment_name(name: str) -> str:
-    """The environment variable of a setting: STRANDLINE_NODE_ID for node.id."""
+    """Return the environment variable of a setting: STRANDLINE_NODE_ID for node.id."""
     return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
 
 
 def read_file(path: str) -> dict[str, str]:
-    """The settings in a file: TOML when its name ends in .toml, else Java properties as Kafka has them.
+    """Read the settings in a file: TOML if its name ends in .toml, else Java properties, as Kafka's files are.
 
     Raises:
-        ConfigError: it cannot be read, or is not what its name says.
+        ConfigError: the file cannot be read, or is not in that format.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -113,7 +112,8 @@ def read_file(path: str) -> dict[str, str]:
 
 
 def parse_properties(text: str, path: str = "properties") -> dict[str, str]:
-    """Java's properties format: key=value or key: value, # and ! begin comments, a final backslash joins lines."""
+    """Parse Java properties: key=value or key: value; # and ! begin comments; a final backslash joins lines. Raises
+    ConfigError."""
     values: dict[str, str] = {}
     pending = ""
     for number, raw in enumerate(text.splitlines(), 1):
@@ -135,7 +135,8 @@ def parse_properties(text: str, path: str = "properties") -> dict[str, str]:
 
 
 def parse_toml(text: str, path: str = "TOML") -> dict[str, str]:
-    """TOML, tables joined to dotted names: ``[controller.quorum]`` ``voters = [...]``."""
+    """Parse TOML, with the names of tables joined by dots: ``[controller.quorum]`` ``voters = [...]``. Raises
+    ConfigError."""
     try:
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -159,7 +160,7 @@ def _flatten(prefix: str, tree: Mapping[str, object], values: dict[str, str]) ->
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, str]:
-    """The values of `-X key=value` options. Raises ConfigError."""
+    """Parse `-X key=value` options. Raises ConfigError."""
     values: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -1,4 +1,5 @@
-"""The coordinators of a node's broker, of groups and of transactions, and what they do to one another's partitions."""
+"""The coordinators of a node's broker, for groups and for transactions, with the parts that write and check transaction
+markers."""
 
 from __future__ import annotations
 
@@ -18,13 +19,15 @@ from strandline.replica.manager import ReplicaManager
 
 
 class Coordinators:
-    """Attributes:
-    groups: of consumer groups.
-    transactions: of transactional ids.
-    markers: sends what that one has decided.
-    marker_writer: writes it where this broker leads.
-    verifier: asks the coordinator of a transactional id, wherever it is.
-    lost_markers: ends what an unclean election has left open, or what is open for too long.
+    """The group coordinator and the transaction coordinator of a broker.
+
+    Attributes:
+        groups: coordinator of consumer groups.
+        transactions: coordinator of transactional ids.
+        markers: sends the markers of decided transactions to the leaders of their partitions.
+        marker_writer: writes markers to partitions that this broker leads.
+        verifier: asks the coordinator of a transactional id, on whichever broker it is.
+        lost_markers: ends transactions that an unclean election has left open, or that are open for too long.
     """
 
     def __init__(
@@ -87,18 +90,18 @@ class Coordinators:
         replicas.on_hosted(self._hosted)
 
     def _hosted(self, tp: TopicPartition) -> None:
-        """A partition's log was made late: its coordinator hears of it."""
+        """Tell the coordinators that a partition's log is open, which may be later than its leadership."""
         self.lost_markers.look(tp)
         self.groups.runtime.on_hosted(tp)
         self.transactions.runtime.on_hosted(tp)
 
     def follow(self) -> None:
-        """Follow the metadata, behind the replicas."""
+        """Subscribe to the metadata; the replicas must be subscribed before."""
         for follower in (self.lost_markers, self.groups, self.transactions, self.markers):
             self._node.publisher.subscribe(follower.on_metadata)
 
         self.lost_markers.start()
 
     def handlers(self) -> dict[str, UnaryHandler]:
-        """Handlers that the node's internal listener has to serve for other brokers."""
+        """Return the handlers of calls by other brokers for the node's internal listener, by method."""
         return {**self.marker_writer.handlers(), **self.verifier.handlers(), **self.lost_markers.handlers()}

@@ -1,11 +1,11 @@
-"""A cluster of real processes on this machine: what `strandline dev`, the demo, benchmarks and tests run.
+"""A cluster of real processes on this machine, for `strandline dev`, the demo, benchmarks and tests.
 
     with DevCluster() as cluster:              # three nodes on free ports, in a directory that is deleted at the end
         cluster.kill(2)                        # SIGKILL
         cluster.start_node(2)
 
-Nodes are started as new programs, never forked: a process that has used gRPC must not fork. They hold a pipe from here
-and stop when it ends, so that none outlives a program that was killed.
+Nodes are started as new programs, never forked, as a process that has used gRPC must not fork. Each reads from a pipe
+of this process and stops when that is closed, so that no node outlives a killed program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from strandline.cluster.node.settings import BROKER, CONTROLLER
 from strandline.proto.errors import ConfigError, StrandlineError
 
 FIRST_CONTROLLER = 101
-"""Id of the first controller where controllers are processes of their own."""
+"""Id of the first controller in clusters whose controllers are separate processes."""
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
@@ -39,12 +39,12 @@ HAND_OVER_S = 1.0
 
 
 class DevError(StrandlineError):
-    """A node did not start; the message holds the end of what it wrote."""
+    """A node did not start; the message contains the end of its log."""
 
 
 @dataclass
 class NodeProcess:
-    """One node: its files, and its process while it runs."""
+    """One node of a cluster: its files, and its process while it runs."""
 
     node_id: int
     config_path: Path
@@ -58,25 +58,26 @@ class NodeProcess:
         return self.process is not None and self.process.poll() is None
 
     def last_words(self) -> str:
-        """The end of what this life of the node has logged."""
+        """Return the end of what the current or last process of the node has logged."""
         with self.log_path.open("rb") as log:
             log.seek(max(self.log_start, self.log_path.stat().st_size - 2000))
             return log.read().decode(errors="replace").strip()
 
 
 class DevCluster:
-    """Brokers 1 to `nodes`, each controller and broker at once, or with `controllers` brokers alone beside as many
-    controllers (ids from 101).
+    """A development cluster with brokers 1 to `nodes`. Each is a controller too, unless `controllers` is given: then
+    that many separate controllers run, with ids from 101.
 
     Args:
-        data_dir: where the nodes' data lie; kept. Without one, a temporary directory is made, and deleted by `stop`.
-        nodes: how many brokers; None: as many as the directory has, or three.
-        port_base: the clients' port of node 1 (see `dev_layout.PORT_BASE`); 0: any free ports.
-        secure: every listener speaks TLS, and clients show certificates; `client_properties` has theirs.
-        sasl: with `secure`, clients log in instead of it; `client_properties` has the password.
-        settings: settings of every node, by Kafka's names; `node_settings` those of single nodes.
+        data_dir: directory of the nodes' data, which is kept; None: a temporary directory, deleted by `stop`.
+        nodes: number of brokers; None: as many as the directory has, or three.
+        port_base: port for clients of node 1 (see `dev_layout.PORT_BASE`); 0: any free ports.
+        secure: every listener speaks TLS, and clients show certificates; `client_properties` has the client's.
+        sasl: with `secure`, clients log in by SASL too; `client_properties` has the password.
+        settings: settings of every node, by Kafka's names.
+        node_settings: settings of single nodes, by node id.
 
-    Not safe for threads.
+    Not thread-safe.
     """
 
     def __init__(
@@ -114,14 +115,14 @@ class DevCluster:
         self.stop()
 
     def start(self, *, wait: bool = True) -> None:
-        """Format what is not formatted, and start every node that does not run.
+        """Format directories that are not formatted, and start every node that does not run.
 
         Args:
-            wait: return only once every node does its work.
+            wait: return only once every node is ready.
 
         Raises:
-            ConfigError: a setting is wrong.
-            PortTaken: somebody else listens on a port of a node.
+            ConfigError: a setting is invalid.
+            PortTaken: another process listens on a port of a node.
             DevError: a node ended, or was not ready in time; every node is stopped.
         """
         try:
@@ -137,10 +138,10 @@ class DevCluster:
             self.wait_ready()
 
     def wait_ready(self, nodes: Sequence[int] | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Return once these nodes (all that run) have said that they do their work.
+        """Return once these nodes (None: all that were started) have reported that they are ready.
 
         Raises:
-            DevError: one ended, or was not ready in time; every node is stopped.
+            DevError: a node ended, or was not ready in time; every node is stopped.
         """
         deadline = time.monotonic() + timeout_s
         for node_id in nodes if nodes is not None else [each for each in self._nodes if self._nodes[each].process]:
@@ -152,10 +153,10 @@ class DevCluster:
                 raise
 
     def stop(self) -> None:
-        """Stop every node in an orderly way; kill those that do not end. Deletes a temporary directory.
+        """Stop every node by a controlled shutdown; kill those that do not end. Deletes a temporary directory.
 
-        Brokers go first, all at once: controllers must be there to let them go. Who has not got rid of its leaderships
-        after a moment is told not to wait: there is nobody left to take them.
+        Brokers are stopped first, all at once, as controllers must agree to their shutdown. A broker that has not
+        handed over its leaderships after `HAND_OVER_S` is told not to wait, as no broker is left to take them.
         """
         brokers = [node for node_id, node in self._nodes.items() if node_id in self.broker_ids]
         controllers = [node for node_id, node in self._nodes.items() if node_id not in self.broker_ids]
@@ -183,13 +184,13 @@ class DevCluster:
     # Faults
 
     def kill(self, node_id: int) -> None:
-        """Kill a node by SIGKILL, as a crash; returns when the process is gone."""
+        """Kill a node by SIGKILL, like a crash; returns when the process has ended."""
         node = self._nodes[node_id]
         self._signal(node, signal.SIGKILL)
         self._reap(node, STOP_TIMEOUT_S)
 
     def pause(self, node_id: int) -> None:
-        """Pause a node by SIGSTOP: the node is silent, its connections stay open."""
+        """Pause a node by SIGSTOP: it does not answer, and its connections stay open."""
         self._signal(self._nodes[node_id], signal.SIGSTOP)
         self._nodes[node_id].paused = True
 
@@ -199,7 +200,7 @@ class DevCluster:
         self._nodes[node_id].paused = False
 
     def stop_node(self, node_id: int) -> None:
-        """Stop a node by SIGTERM: a controlled shutdown; returns when the process is gone."""
+        """Stop a node by SIGTERM, a controlled shutdown; returns when the process has ended."""
         node = self._nodes[node_id]
         self._signal(node, signal.SIGTERM)
         self._reap(node, STOP_TIMEOUT_S)
@@ -214,7 +215,7 @@ class DevCluster:
             self.wait_ready([node_id])
 
     def add_broker(self, *, wait: bool = True) -> int:
-        """Start one more broker, which has never been here; returns its id."""
+        """Start a new broker with the next free id; returns the id."""
         node_id = max(self.broker_ids) + 1
         self.broker_ids.append(node_id)
         self._prepare()
@@ -223,68 +224,68 @@ class DevCluster:
             self.wait_ready([node_id])
         return node_id
 
-    # What is where
+    # Addresses, files and processes
 
     @property
     def bootstrap(self) -> str:
-        """The clients' addresses of all brokers, separated by commas."""
+        """Addresses for clients of all brokers, separated by commas."""
         return ",".join(self.client(node_id) for node_id in self.broker_ids)
 
     @property
     def responsive(self) -> str:
-        """Bootstrap list of the brokers that run and are not paused."""
+        """Addresses for clients of the brokers that run and are not paused, separated by commas."""
         awake = [node_id for node_id, node in self._nodes.items() if node.alive and not node.paused]
         clients = [self._layout.places[node_id].client for node_id in awake]
         return ",".join(str(client) for client in clients if client is not None)
 
     @property
     def node_ids(self) -> list[int]:
-        """Every node, controllers of their own included."""
+        """Ids of all nodes, separate controllers included."""
         return sorted(self._nodes)
 
     def client(self, node_id: int) -> str:
-        """The clients' address of one broker."""
+        """Address for clients of one broker."""
         return str(self._layout.places[node_id].client)
 
     @property
     def client_properties(self) -> Path | None:
-        """The file with the settings of a client of a secure cluster; None where no settings are needed."""
+        """File with the settings of a client of a secure cluster; None: the cluster is not secure."""
         return self._layout.certificates / CLIENT_FILE if self._layout.secure else None
 
     @property
     def super_users(self) -> tuple[str, ...]:
-        """Principals that may do everything, where the brokers have an authorizer; none where they have none."""
+        """Principals that may do everything; empty if the brokers have no authorizer."""
         config = NodeConfig(self._given(self.broker_ids[0]))
         return config.super_users if config.authorizer else ()
 
     def http(self, node_id: int) -> str:
-        """The address of one node's HTTP listener."""
+        """Address of one node's HTTP listener."""
         return str(self._layout.places[node_id].http)
 
     def data_dir(self, node_id: int) -> str:
-        """The log directory of one node."""
+        """Log directory of one node."""
         return str(self._layout.directory(node_id))
 
     def log_path(self, node_id: int) -> str:
-        """Path of one node's log."""
+        """Path of the file to which one node logs."""
         return str(self._nodes[node_id].log_path)
 
     def roles(self, node_id: int) -> str:
-        """process.roles of one node."""
+        """The setting process.roles of one node."""
         return self._layout.places[node_id].roles
 
     def last_words(self, node_id: int) -> str:
-        """The end of what the current or last life of a node has logged."""
+        """Return the end of what the current or last process of a node has logged."""
         return self._nodes[node_id].last_words()
 
     def exit_code(self, node_id: int) -> int | None:
-        """Exit code of a node's process (below 0: that signal ended it); None while it runs, and once it was taken
-        note of."""
+        """Exit code of a node's process (below 0: the signal that ended it); None while it runs, or after this cluster
+        has stopped or killed it."""
         process = self._nodes[node_id].process
         return None if process is None else process.poll()
 
     def pids(self) -> dict[int, int]:
-        """Process ids of the nodes that run."""
+        """Process ids of the running nodes, by node id."""
         return {
             node_id: node.process.pid
             for node_id, node in self._nodes.items()
@@ -292,7 +293,7 @@ class DevCluster:
         }
 
     def pid(self, node_id: int) -> int:
-        """The process id of a node that was started and not stopped from here; it may have died."""
+        """Process id of a node that this cluster has started and not stopped; the process may have ended by itself."""
         process = self._nodes[node_id].process
         assert process is not None
         return process.pid
@@ -300,13 +301,13 @@ class DevCluster:
     # Inside
 
     def _prepare(self) -> None:
-        """Choose ports, format directories, write configurations; what is there from an earlier life stays."""
+        """Choose ports, format directories and write configurations. Data and ports of an earlier start are kept."""
         roles = dict.fromkeys(self.broker_ids, "broker")
         for node_id in self.controller_ids:
             roles[node_id] = "broker,controller" if node_id in roles else "controller"
         self._layout.add(roles)
         for node_id in roles:
-            self._given(node_id)  # a mistake is told before there is anything that a second attempt would find
+            self._given(node_id)  # invalid settings raise before any file exists that a second attempt would find
         if self._layout.secure:
             self._layout.make_certificates()
         self._make_directories()
@@ -325,7 +326,7 @@ class DevCluster:
         return config
 
     def _host(self, node_id: int) -> str:
-        """The address at which a node listens: for who gives nodes networks of their own."""
+        """Address at which a node listens; overridden by subclasses that give nodes separate networks."""
         return HOST
 
     def _check_ports(self, node_ids: Sequence[int]) -> None:
@@ -333,15 +334,14 @@ class DevCluster:
         self._layout.check_ports(node_ids)
 
     def _make_directories(self) -> None:
-        """Make the directories once every node has a place, before they are formatted; subclasses put other disks
-        under them."""
+        """Hook before the directories are formatted, for subclasses that mount other disks on them."""
 
     def _settings_of(self, node_id: int) -> dict[str, str]:
-        """Settings for a node's file."""
+        """Return the settings for a node's file; subclasses may change them."""
         return self._given(node_id)
 
     def _given(self, node_id: int) -> dict[str, str]:
-        """Settings from the layout and the caller. Raises ConfigError."""
+        """Return a node's settings from the layout and the caller. Raises ConfigError."""
         settings = {**self._layout.settings(node_id), **self._settings, **self._node_settings.get(node_id, {})}
         return with_rights(settings, logs_in=self._layout.sasl)
 
@@ -357,7 +357,7 @@ class DevCluster:
             )
 
     def _read_ready(self, node: NodeProcess, deadline: float) -> None:
-        """Wait for the line that a node writes to its standard output, once, when it does its work."""
+        """Wait for the line that a node writes to its standard output once, when it is ready. Raises DevError."""
         assert node.process is not None
         output = node.process.stdout
         if output is None:

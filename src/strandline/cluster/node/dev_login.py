@@ -1,4 +1,5 @@
-"""The user of a development cluster: made with it, its password in files of the owner alone; and what it may do."""
+"""The user of a development cluster: created with the cluster, its password in files that only their owner may read;
+and its rights."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from strandline.proto.errors import ConfigError
 from strandline.proto.settings import split_list
 
 USER = "dev"
-"""User name of SCRAM with SASL, else the common name of the certificate."""
+"""Name of the user in SCRAM (with SASL), and common name of the client certificate."""
 MECHANISM = "SCRAM-SHA-512"
 
 PASSWORD_FILE = "password"
@@ -23,16 +24,16 @@ KCAT_FILE = "kcat.conf"
 
 
 class DevLogin:
-    """The user, in the directory of a cluster's certificates."""
+    """The development user, whose password is in the directory of a cluster's certificates."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / PASSWORD_FILE
 
     def make(self, *, is_new: bool) -> None:
-        """Draw the password of a new cluster; one that is there already has it, or has no users.
+        """Create a random password for a new cluster; an existing password is kept.
 
         Raises:
-            ConfigError: the cluster was made without.
+            ConfigError: the cluster exists (not `is_new`) and was created without logins.
         """
         if self._file.exists():
             return
@@ -41,11 +42,11 @@ class DevLogin:
         write_secret(self._file, secrets.token_urlsafe(24) + "\n")
 
     def as_formatted(self) -> tuple[str, ...]:
-        """Records that the controllers' directories are formatted with."""
+        """Return the `add_scram` options with which the controllers' directories are formatted."""
         return (f"{MECHANISM}=[name={USER},password={self._reference}]",)
 
     def properties(self, ca: Path) -> str:
-        """The settings of a client: Kafka's own tools read them, too."""
+        """Return the settings of a client in Kafka's format, which Kafka's own tools read too."""
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
         return (
             "security.protocol=SASL_SSL\n"
@@ -56,7 +57,7 @@ class DevLogin:
         )
 
     def for_librdkafka(self, ca: Path) -> str:
-        """Settings of the login in librdkafka's format."""
+        """Return the settings of a client in librdkafka's format."""
         return (
             "security.protocol=SASL_SSL\n"
             f"ssl.ca.location={ca}\n"
@@ -75,13 +76,13 @@ class DevLogin:
 
 
 def with_rights(settings: Mapping[str, str], *, logs_in: bool) -> dict[str, str]:
-    """The settings of a node; where it asks who may do what, the development user is among its super users.
+    """Return the settings of a node, with the development user added to super.users if there is an authorizer.
 
     Args:
-        logs_in: the cluster has the user of SASL.
+        logs_in: the development user logs in by SASL.
 
     Raises:
-        ConfigError: with these settings that user could not come in, or nobody could do anything.
+        ConfigError: with these settings that user could not log in, or no client could do anything.
     """
     config = NodeConfig(settings)
     if not config.client_listeners:
@@ -103,7 +104,7 @@ def with_rights(settings: Mapping[str, str], *, logs_in: bool) -> dict[str, str]
 
 
 def _principal(config: NodeConfig, listener: str, logs_in: bool) -> str | None:
-    """Principal of the development user at this listener; None: its certificate has no name by the rules."""
+    """Return the development user's principal at this listener; None: no mapping rule matches its certificate."""
     texts = config.of_listener(listener)
     if logs_in:
         if MECHANISM not in split_list(texts[ENABLED]):
@@ -116,11 +117,11 @@ def _principal(config: NodeConfig, listener: str, logs_in: bool) -> str | None:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that its owner alone reads."""
+    """Write a file that only its owner may read and write."""
     with open(path, "w", encoding="utf-8", opener=for_owner) as file:
         file.write(text)
 
 
 def for_owner(path: str, flags: int) -> int:
-    """An opener of files that their owner alone reads."""
+    """Open a file; a new one gets a mode by which only its owner may read and write it. For `open(opener=...)`."""
     return os.open(path, flags, 0o600)

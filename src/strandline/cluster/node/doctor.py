@@ -1,6 +1,7 @@
-"""Findings on what could lose data, and on what has no effect: judged in configuration files and in a live cluster.
+"""Rules of `strandline doctor`: findings on settings and states that could lose data or have no effect, in files and in
+a live cluster.
 
-Each rule is a function from values to findings; nothing here talks to anybody (`examination` does).
+Each rule is a function from values to findings, without I/O; `examination` asks the cluster for the values.
 """
 
 from __future__ import annotations
@@ -18,21 +19,24 @@ from strandline.proto.ids import TopicPartition
 from strandline.replica.tier_config import STORE_URL
 
 PARTITIONS_A_BROKER_MAX = 2000
-"""Above this, recovery and failover of one broker take seconds (row S19): measured with replication 3 on two cores."""
+"""Replicas of one broker above which its recovery and failover take seconds (row S19): measured with replication 3 on
+two cores."""
 
 
 FAILING_S_MAX = 60.0
-"""A store that was away for less is no finding: what failed is tried again, every 30 s by default."""
+"""Seconds of failing copies to the object store from which on they are a finding; a retry follows every 30 s by
+default."""
 
 SLOW_SYNC_S = 0.1
-"""A bound of the histogram of syncs; a disk of a cloud takes a tenth of it."""
+"""Seconds from which on a sync counts as slow, a bound of the histogram of syncs; a cloud disk takes a tenth of it."""
 SLOW_SHARE_MAX, SYNCS_MIN = 0.05, 100
-"""A few slow syncs (a deletion, a neighbour) are no finding, nor is the beginning of a node."""
+"""Maximum share of slow syncs, and minimum number of syncs for a finding: a few slow ones have harmless causes."""
 IN_FLIGHT_S_MAX = 1.0
-"""A sync under way for longer is told before it ends: the broker's own log warns then, too, by default."""
+"""Seconds from which on a running sync is a finding; by default the broker's log warns then, too."""
 
 OVERDUE_S = 30.0
-"""A transaction is aborted, and its markers are written, within seconds of its time, elections included."""
+"""Seconds after its timeout from which on an open transaction is a finding. Normally it is aborted, and its markers are
+written, within a few seconds, even during elections."""
 
 RISK = "risk"
 NO_EFFECT = "no effect"
@@ -43,16 +47,16 @@ UNCHECKED = "unchecked"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One setting or state, and what it puts at risk.
+    """A problem with one setting or state.
 
     Attributes:
         where: the file, topic or broker.
-        setting: its name and value, or the state.
-        loses: what would be lost, and when; of the other kinds what does not happen, or what is not known.
-        remedy: what to do about it.
-        kind: RISK: records may be lost. NO_EFFECT: somebody set it, and it does nothing. OPEN: it lets in, or tells,
-            whom it should not (`loses` says whom, and to what). SLOW: nothing is lost, and everything takes longer.
-            UNCHECKED: it could not be looked at, and may be anything.
+        setting: the setting's name and value, or the state.
+        loses: what may be lost, and when; for the other kinds what does not happen, or what is unknown.
+        remedy: what the operator should do.
+        kind: RISK: records may be lost. NO_EFFECT: the setting was given and does nothing. OPEN: unauthorized access is
+            possible (`loses` says by whom, and to what). SLOW: nothing is lost, but things take longer. UNCHECKED: it
+            could not be checked.
     """
 
     where: str
@@ -63,20 +67,22 @@ class Finding:
 
 
 def judge_effects(where: str, given: Mapping[str, str], *, topic: bool) -> Iterator[Finding]:
-    """Settings that somebody has set and that do nothing yet.
+    """Findings on settings that were given and have no effect.
 
     Args:
-        given: what was set, by name; defaults left out.
+        given: values of the given settings, by name, without defaults.
+        topic: they are settings of a topic, not of a broker.
     """
     for name, reason in settings_without_effect(given, topic=topic).items():
         yield Finding(where, f"{name} = {given[name]}", reason, "leave it out, and do not rely on it", NO_EFFECT)
 
 
 def judge_settings(where: str, values: Mapping[str, str], *, brokers: int | None = None) -> Iterator[Finding]:
-    """Settings of the broker or of a topic that can lose data; `values` by the broker's names.
+    """Findings on settings of a broker that can lose data.
 
     Args:
-        brokers: how many brokers there are, where that is known.
+        values: values of all settings, by the broker's names.
+        brokers: number of brokers; None: unknown.
     """
     if values.get("default.replication.factor") == "1" and brokers != 1:
         yield Finding(
@@ -100,7 +106,7 @@ def judge_settings(where: str, values: Mapping[str, str], *, brokers: int | None
 
 
 def _judge_durability(where: str, values: Mapping[str, str], *, factor: int | None) -> Iterator[Finding]:
-    """Findings that topics and brokers have in common."""
+    """Findings on settings that topics and brokers have in common. `factor`: replication factor; None: unknown."""
     min_insync = values.get("min.insync.replicas")
     if min_insync == "1" and factor != 1:
         yield Finding(
@@ -126,7 +132,7 @@ def _judge_durability(where: str, values: Mapping[str, str], *, factor: int | No
 
 
 def judge_config(config: NodeConfig) -> Iterator[Finding]:
-    """One node's file."""
+    """Findings on one node's file."""
     where = config.path or f"node {config.node_id}"
     values = {name: row.default or "" for name, row in BROKER_SETTINGS.items()} | config.dynamic
     yield from judge_settings(where, values)
@@ -160,7 +166,7 @@ def judge_config(config: NodeConfig) -> Iterator[Finding]:
 
 
 def judge_topic(topic: TopicDescription, values: Mapping[str, str]) -> Iterator[Finding]:
-    """A topic of a live cluster, by its settings and its state."""
+    """Findings on the settings and state of a topic of a live cluster."""
     where = f"topic {topic.name}"
     factors = [len(partition.replicas) for partition in topic.partitions]
     factor = min(factors, default=0)
@@ -195,7 +201,7 @@ def judge_topic(topic: TopicDescription, values: Mapping[str, str]) -> Iterator[
 
 
 def judge_quorum(voters: int) -> Iterator[Finding]:
-    """The size of a live cluster's metadata quorum."""
+    """Findings on the size of a live cluster's metadata quorum."""
     if voters < 3:
         yield Finding(
             "quorum",
@@ -206,10 +212,11 @@ def judge_quorum(voters: int) -> Iterator[Finding]:
 
 
 def judge_crowds(brokers: int, replicas: Mapping[int, int]) -> Iterator[Finding]:
-    """Findings on how much each broker of a live cluster holds.
+    """Findings on the number of replicas of each broker of a live cluster.
 
     Args:
-        replicas: broker -> how many replicas it has.
+        brokers: number of brokers.
+        replicas: broker -> number of its replicas.
     """
     for node_id, count in sorted(replicas.items()):
         if count > PARTITIONS_A_BROKER_MAX:
@@ -222,7 +229,7 @@ def judge_crowds(brokers: int, replicas: Mapping[int, int]) -> Iterator[Finding]
 
 
 def judge_directories(where: str, *, offline: Iterable[str], full: Mapping[str, int]) -> Iterator[Finding]:
-    """Findings on the log directories in a broker's metrics; `full`: the free bytes of those that take no writes."""
+    """Findings on the log directories in a broker's metrics. `full`: free bytes of those that are full, by path."""
     for path in offline:
         yield Finding(
             where,
@@ -243,8 +250,9 @@ def judge_syncs(where: str, *, syncs: int, slow: int, in_flight_s: float) -> Ite
     """Findings on the speed of the disks in a broker's metrics.
 
     Args:
-        slow: of its syncs since its start those that took longer than `SLOW_SYNC_S`.
-        in_flight_s: how long the oldest one under way has taken by now.
+        syncs: number of syncs since its start.
+        slow: number of these that took longer than `SLOW_SYNC_S`.
+        in_flight_s: seconds that the oldest running sync has taken so far.
     """
     loses = "nothing; but acknowledgements wait for it, and a sync beyond disk.sync.timeout.ms ends the node"
     remedy = "look at that disk (iostat -x, SMART) and at what else writes to it; strandline trace shows who waits"
@@ -258,7 +266,7 @@ def judge_installation(where: str, lacking: Mapping[str, str]) -> Iterator[Findi
     """Findings on an installation without its compiled parts.
 
     Args:
-        lacking: each part that is not there, and why.
+        lacking: name of each missing part -> reason.
     """
     if lacking:
         why = "; ".join(f"{name}: {reason}" for name, reason in lacking.items())
@@ -266,8 +274,8 @@ def judge_installation(where: str, lacking: Mapping[str, str]) -> Iterator[Findi
 
 
 def judge_damage(where: str, *, rotten: int, uncleanable: int) -> Iterator[Finding]:
-    """Findings on the logs in a broker's metrics: replicas a part of which is not what was written, and logs that
-    compaction gave up."""
+    """Findings on the logs in a broker's metrics. `rotten`: number of replicas with damaged parts; `uncleanable`:
+    number of logs that compaction has given up."""
     if rotten:
         yield Finding(
             where,
@@ -290,12 +298,13 @@ def judge_damage(where: str, *, rotten: int, uncleanable: int) -> Iterator[Findi
 def judge_transactions(
     described: Iterable[TransactionDescription], hanging: Iterable[tuple[TopicPartition, int, int, int]], now_ms: float
 ) -> Iterator[Finding]:
-    """Findings on transactions that do not end: readers of committed records wait at them.
+    """Findings on transactions that do not end, at which consumers with read_committed wait.
 
     Args:
-        described: those that coordinators have, open or decided.
-        hanging: those that no coordinator will end: where, of which producer id, from which offset on, and the time of
-            the last record (-1: not known).
+        described: open and decided transactions of the coordinators.
+        hanging: transactions that no coordinator will end, as (partition, producer id, first offset, timestamp in ms of
+            the last record or -1).
+        now_ms: wall-clock time.
     """
     for one in described:
         age_s = 0.0 if one.started_ms is None else (now_ms - one.started_ms) / 1000
@@ -336,9 +345,9 @@ def judge_tier(where: str, *, failing_s: float, waiting: int, without_store: int
     """Findings on tiered storage in a broker's metrics.
 
     Args:
-        failing_s: for how long copies of a partition that it leads have failed.
-        waiting: closed segments that it has not copied.
-        without_store: partitions of tiered topics, on a broker without an object store.
+        failing_s: seconds for which copies of a partition that it leads have failed.
+        waiting: number of closed segments that it has not copied.
+        without_store: number of partitions of tiered topics, if the broker has no object store.
     """
     if waiting and failing_s >= FAILING_S_MAX:
         yield Finding(
@@ -357,7 +366,7 @@ def judge_tier(where: str, *, failing_s: float, waiting: int, without_store: int
 
 
 def judge_stores(configs: Sequence[NodeConfig]) -> Iterator[Finding]:
-    """The files of several nodes of one cluster: one object store for all."""
+    """Findings on files of several nodes of one cluster that name different object stores."""
     if len({config.tier.url for config in configs}) > 1:
         for config in configs:
             yield Finding(
@@ -370,7 +379,8 @@ def judge_stores(configs: Sequence[NodeConfig]) -> Iterator[Finding]:
 
 
 def judge_producer(config: ProducerConfig) -> Iterator[Finding]:
-    """Settings of a producer (of any client: the names are Kafka's) that can lose, repeat or reorder records."""
+    """Findings on producer settings (of any client, as the names are Kafka's) that can lose, repeat or reorder
+    records."""
     where = "producer"
     if config.acks_number == 0:
         yield Finding(
@@ -404,7 +414,7 @@ def judge_producer(config: ProducerConfig) -> Iterator[Finding]:
 
 
 def judge_consumer(config: ConsumerConfig) -> Iterator[Finding]:
-    """Settings of a consumer (of any client: the names are Kafka's) that can lose or pass over records."""
+    """Findings on consumer settings (of any client, as the names are Kafka's) that can lose or skip records."""
     where = "consumer"
     if config.enable_auto_commit:
         yield Finding(

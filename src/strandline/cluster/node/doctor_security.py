@@ -1,6 +1,6 @@
-"""Each open door of a configuration: what somebody may read or change who should not, and by which setting.
+"""Rules of `strandline doctor` on security: what unauthorized parties may read or change, and by which setting.
 
-A listener on loopback is open to the programs of its machine alone, and is no finding.
+A listener on loopback, which only programs of the same machine can reach, is no finding.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _UNBOUNDED = 2**31 - 1
 
 _OTHERS_READ = 0o004
 _OTHERS_ENTER = 0o005
-"""Bits of a mode. The group is the node's own: `root:strandline 0640` is how secrets are kept from the node itself."""
+"""Bits of a file mode for users outside the group. Access by the group is no finding: it is the node's own, and secrets
+that the node may read but not change have owner and mode `root:strandline 0640`."""
 
 ANONYMOUS = "User:ANONYMOUS"
 
 
 def judge_security(config: NodeConfig, now_s: float) -> Iterator[Finding]:
-    """The open doors of one node's file.
+    """Findings on the security of one node's file.
 
     Args:
-        now_s: seconds since the Unix epoch, to see which certificates end.
+        now_s: seconds since the Unix epoch, to find certificates that expire soon.
     """
     where = config.path or f"node {config.node_id}"
     reached = [listener for listener in config.client_listeners if not is_loopback(listener.endpoint.host)]
@@ -159,7 +160,7 @@ def _of_sessions(where: str, config: NodeConfig, reached: list[Listener]) -> Ite
 
 
 def _of_files(where: str, config: NodeConfig) -> Iterator[Finding]:
-    """Findings on files that other users of this machine may read. A file that is not there is another's finding."""
+    """Findings on files that other users of this machine may read. Missing files are found elsewhere."""
     literal = [name for name, text in config.given.items() if is_secret(name) and text and not text.startswith("${")]
     files = [(config.path, f"{', '.join(sorted(literal))} in")] if config.path and literal else []
     for listener in config.listeners:
@@ -193,7 +194,7 @@ def _mode(path: str) -> int:
 
 
 def _of_certificates(where: str, config: NodeConfig, now_s: float) -> Iterator[Finding]:
-    """Findings on certificates that end soon, or that nobody takes. Raises ConfigError, as the node's start would."""
+    """Findings on certificates that expire soon, or that peers refuse. Raises ConfigError, like the node's start."""
     ends: set[Expiry] = set()
     unfit: dict[str, str] = {}
     for listener in config.listeners:

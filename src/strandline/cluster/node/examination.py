@@ -1,7 +1,8 @@
-"""A live cluster, examined for `strandline doctor`: what answers within a bounded time, and what could not be checked.
+"""Examination of a live cluster for `strandline doctor`, within a bounded time; what did not answer is reported as
+unchecked.
 
-In an outage that is when it is wanted most: every broker is asked by itself, all at once, and one that is dead, silent
-or fenced keeps no other from being judged.
+It is needed most during outages. So all brokers are asked at the same time, each over its own connection, and a dead,
+silent or fenced broker does not prevent findings on others.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from strandline.cluster.node.doctor import (
 from strandline.proto.errors import StrandlineError
 
 REQUEST_MS = 3_000
-"""Milliseconds that one broker may take for one answer: a silent one is left for the next."""
+"""Timeout in ms of one request to one broker; then the next broker is asked."""
 
 QUESTION_MS = 10_000
-"""Milliseconds that one question goes on, over all brokers that may answer it."""
+"""Timeout in ms of one question, over all brokers that may answer it."""
 
 
 async def examine(bootstrap: str, settings: Mapping[str, Any]) -> list[Finding]:
-    """Everything that is found in the cluster, with what could not be looked at.
+    """Return all findings on the cluster, including those on what could not be checked.
 
     Args:
-        settings: of the admin clients, with time limits such as those above.
+        settings: settings of the admin clients, with timeouts such as those above.
 
     Raises:
-        StrandlineError: no broker answers at all.
+        StrandlineError: no broker answers.
     """
     async with Admin(bootstrap, clock=None, rng=None, **settings) as admin:
         described = await admin.describe_cluster()
@@ -78,7 +79,7 @@ async def _quorum(admin: Admin) -> list[Finding]:
 
 
 async def _broker(node: NodeInfo, settings: Mapping[str, Any], brokers: int) -> list[Finding]:
-    """A broker's settings, asked of itself, over a connection that no other question shares."""
+    """Return the findings on a broker's settings, asked of that broker over a separate connection."""
     where, resource = f"broker {node.node_id}", ConfigResource("broker", str(node.node_id))
     once = {**settings, "default_api_timeout_ms": settings["request_timeout_ms"]}
     try:

@@ -1,7 +1,7 @@
-"""Formatting of a data directory: its cluster, its node, its own id, and the first controllers.
+"""Formatting of a node's data directories: writes cluster id, node id, directory id, and the first controllers.
 
-A node never does this by itself: a voter whose disk was wiped and that formatted itself would vote a second time in an
-epoch it has voted in already (schedule 26). Only `strandline dev` formats, and says so.
+A starting node never formats a directory: a voter whose disk was wiped and that formatted itself would vote a second
+time in an epoch in which it has voted already (schedule 26). Only `strandline dev` formats by itself, and says so.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Formatted:
-    """Result of formatting a node's directories.
+    """A formatted main directory of a node, with the result of formatting the others.
 
     Attributes:
-        path: of that directory.
-        already: it was formatted before, and was left as it is.
-        others: the other directories of `log.dirs`, and whether each was formatted before.
+        path: path of the main directory.
+        voters: the first controllers.
+        already: it was formatted before, and was not changed.
+        others: path of each other directory of `log.dirs` -> whether it was formatted before.
     """
 
     path: str
@@ -59,12 +60,12 @@ class Formatted:
 
 
 def random_id(rng: Rng) -> UUID:
-    """A random uuid (version 4)."""
+    """Return a random UUID (version 4)."""
     return UUID(int=rng.getrandbits(128), version=4)
 
 
 def random_cluster_id(rng: Rng) -> str:
-    """A cluster id as Kafka makes them: 16 random bytes in url-safe base64, never beginning with a dash."""
+    """Return a cluster id like Kafka's: 16 random bytes in URL-safe base64 that do not begin with a dash."""
     while True:
         text = encode_id(random_id(rng))
         if not text.startswith("-"):
@@ -87,26 +88,27 @@ def format_directory(
     features: Sequence[str] = (),
     disks: Mapping[str, Disk] | None = None,
 ) -> Formatted:
-    """Make `log.dirs` of `config` the directories of its node. Those that are formatted already stay as they are; it is
-    refused where all of them are. Where none is the main one yet (`main_directory`), the first new one becomes it.
+    """Format the directories in `log.dirs` of `config` for its node. Formatted ones are not changed; if all of them
+    are, an error is raised. If none is the main directory yet (`main_directory`), the first new one becomes it.
 
     Args:
-        disk: what the first directory lies on.
-        disks: what the others lie on, where that is not `disk`.
-        initial_controllers: the voters; empty: those of `controller.quorum.voters`. The own entry may name the
-            directory id that this directory shall have; otherwise one is drawn.
-        ignore_formatted: leave a formatted directory as it is, if it is this node's, instead of refusing.
-        without_vote: a controller of a cluster that is there already, whose disk was lost: it starts as an observer
-            under a new directory id, so that it cannot vote a second time, and gets its vote by a voter change. So does
-            any new one of which no voters are known, only bootstrap addresses.
+        disk: disk of the first directory.
+        disks: disks of the others, by path, where they differ from `disk`.
+        initial_controllers: the voters; empty: those of `controller.quorum.voters`. This node's entry may contain the
+            directory id that its directory gets; otherwise a random one is chosen.
+        ignore_formatted: raise no error for a directory that is formatted for this node.
+        without_vote: for a controller of an existing cluster whose disk was lost: it starts as an observer under a new
+            directory id, so that it cannot vote a second time, and gets its vote by a voter change. This also holds for
+            a new controller that knows only bootstrap addresses and no voters.
         standalone: this controller is the only voter of a new cluster.
-        add_scram: users of a new cluster, as Kafka writes them: SCRAM-SHA-256=[name=alice,password=...].
-        release: the levels of a new cluster are those that this release begins with; empty: the newest.
+        dry_run: check, and write nothing.
+        add_scram: users of a new cluster, in Kafka's form: SCRAM-SHA-256=[name=alice,password=...].
+        release: a new cluster has the levels with which this release begins clusters; empty: the newest.
         features: levels of a new cluster, as NAME=LEVEL.
 
     Raises:
         ConfigError: the directory is formatted already, or for another node; voters and role contradict each other.
-        DirectoryInUse: another process uses it, or formats it.
+        DirectoryInUse: another process uses or formats the directory.
         DiskError: the disk failed.
     """
     if not _CLUSTER_ID.fullmatch(cluster_id):
@@ -144,7 +146,7 @@ def format_directory(
 
 @contextmanager
 def _locked(disk: Disk, path: str) -> Iterator[None]:
-    """Lock the directory, which is made if need be, with the names that a start left away."""
+    """Create the directory if it does not exist, lock it, and restore files that an interrupted start had renamed."""
     disk.mkdir(path)
     lock = take_directory(disk, path)  # rule A3/a-directory-formatted-by-everybody
     try:
@@ -188,7 +190,7 @@ def _format_first(
     first_records = [*levels, *scram_records(add_scram, rng)]
     if disk.exists(f"{path}/{META_PROPERTIES}"):
         formatted = _look_at(disk, path, config.node, cluster_id, ignore_formatted)
-        if asked:  # else it stays as it is, whatever it has taken part in
+        if asked:  # otherwise it is not changed, even if it has voted before
             _take_vote(disk, path, random_id(rng), dry_run=dry_run)
         return formatted
     meta = _meta(config, cluster_id, None if without_vote else own, rng)
@@ -202,13 +204,13 @@ def _format_first(
         if first_records:
             write_bootstrap(disk, path, first_records)
         write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
-        format_log_dir(disk, path, cluster_id, config.node, meta.directory_id)  # last: this makes it a formatted one
+        format_log_dir(disk, path, cluster_id, config.node, meta.directory_id)  # last: then it counts as formatted
     return Formatted(path, meta, voters, already=False)
 
 
 def with_kraft_version(release: str, features: Sequence[str]) -> Sequence[str]:
-    """A cluster whose controllers are named as it is formatted begins as one whose controllers come and go, as Kafka's
-    does; not where a level is asked for that has no record of it."""
+    """Return `features` with kraft.version=1, by which voters can be added and removed, as Kafka does for clusters
+    whose controllers are named at the format; unchanged if kraft.version is given, or the given level is too old."""
     named = {text.partition("=")[0]: text.partition("=")[2] for text in features}
     if release or KRAFT_FEATURE in named or named.get(METADATA_FEATURE) == str(FIRST_LEVEL):
         return features
@@ -221,17 +223,17 @@ def _meta(config: NodeConfig, cluster_id: str, own: Voter | None, rng: Rng) -> M
 
 
 def take_directories(disks: Mapping[str, Disk], config: NodeConfig) -> list[DirectoryLock]:
-    """Take `log.dirs` for this process, before anything in it is read: two processes in it would vote twice. Another
-    directory than the first that cannot be locked is left out: what is in it is offline.
+    """Lock `log.dirs` for this process before anything in them is read, as two processes could vote twice. A directory
+    other than the first whose disk fails is left out: its replicas are offline.
 
     Args:
-        disks: what each directory lies on.
+        disks: disk of each directory, by path.
 
     Raises:
-        ConfigError: there is no first directory; the message has the command that makes it. Or one of them holds a file
-            of a newer build: nothing has changed in any.
-        DirectoryInUse: another process has one of them.
-        DiskError: the first one cannot be locked.
+        ConfigError: the first directory does not exist (the message has the command that creates it), or one contains a
+            file of a newer build; nothing has been changed in any of them.
+        DirectoryInUse: another process has locked one of them.
+        DiskError: the first directory cannot be locked.
     """
     disk, path = disks[config.data_dir], config.data_dir
     if not disk.exists(path):
@@ -242,7 +244,7 @@ def take_directories(disks: Mapping[str, Disk], config: NodeConfig) -> list[Dire
             try:
                 locks.append(take_directory(disks[other], other))
             except DiskError:
-                continue  # opening it meets the same, and tells it
+                continue  # opening it gets the same error, and reports it
         restore_names(disk, path)
     except BaseException:
         for lock in locks:
@@ -252,7 +254,7 @@ def take_directories(disks: Mapping[str, Disk], config: NodeConfig) -> list[Dire
 
 
 def cluster_id_of(disk: Disk, config: NodeConfig) -> str | None:
-    """The cluster that the main directory of `log.dirs` is formatted for; None where it is not. Raises DiskError."""
+    """Return the cluster id of the main directory of `log.dirs`; None: it is not formatted. Raises DiskError."""
     path = with_main_in_front(config, dict.fromkeys(config.log_dirs, disk)).data_dir
     return read_meta_properties(disk, path).cluster_id if disk.exists(f"{path}/{META_PROPERTIES}") else None
 
@@ -263,7 +265,7 @@ def _not_formatted(config: NodeConfig) -> ConfigError:
 
 
 def _was_struck_down(disk: Disk, path: str) -> bool:
-    """True if a format without a vote was cut short here: the promise is what it left, and nobody has run on it."""
+    """True if a format without a vote was interrupted here: it has left the promise file, and no node has used it."""
     try:
         found = StateFile(disk, path, PROMISE).read()
     except CorruptLogError:
@@ -272,7 +274,8 @@ def _was_struck_down(disk: Disk, path: str) -> bool:
 
 
 def _take_vote(disk: Disk, path: str, directory_id: UUID, *, dry_run: bool) -> None:
-    """Write the promise of a node that never voted, and does not begin to vote."""
+    """Write the promise file of a node that has never voted and has no vote. Raises ConfigError if it took part in a
+    quorum."""
     for name in (DIRECTORY, PROMISE):
         if disk.exists(f"{path}/{name}") and not (name == PROMISE and _was_struck_down(disk, path)):
             expected = "a directory that has taken no part in the quorum: move it away first, its log with it"
@@ -292,11 +295,11 @@ def _look_at(disk: Disk, path: str, node_id: NodeId, cluster_id: str, ignore_for
 
 
 def read_directory(disk: Disk, config: NodeConfig) -> Formatted:
-    """Whose directory the main one of `log.dirs` is (`main_directory` has put it in front), and with which voters.
+    """Read the main directory, which is the first of `log.dirs` (see `main_directory`), and check it.
 
     Raises:
-        ConfigError: it is not formatted (the message has the command that does it), it is another node's, or the
-            configured voters are others than it was formatted with.
+        ConfigError: it is not formatted (the message has the command that formats it), it is another node's, or it was
+            formatted with other voters than the configured ones.
     """
     path = config.data_dir
     if not disk.exists(f"{path}/{META_PROPERTIES}"):
@@ -327,7 +330,7 @@ def _read_voters(disk: Disk, path: str) -> tuple[Voter, ...]:
 
 
 def format_command(config: NodeConfig) -> str:
-    """The command that formats this node's directory; the cluster's id is for the operator to fill in."""
+    """Return the command that formats this node's directory; the operator replaces `ID` by the cluster id."""
     words = ["strandline", "format", "--cluster-id", "ID"]
     if config.path is not None:
         words += ["--config", config.path]

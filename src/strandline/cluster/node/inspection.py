@@ -1,5 +1,4 @@
-"""Preview of a start on a stopped node: what it would do with its metadata log, and with the quorum's files beside
-it."""
+"""Preview of the start of a stopped node: what it would do with the metadata log and the quorum's files beside it."""
 
 from __future__ import annotations
 
@@ -39,9 +38,9 @@ class _Started(NamedTuple):
     """Result of starting the quorum.
 
     Attributes:
-        refused: why it does not start.
-        end: where its log ends then; -1: it has none.
-        lost: why its log counts as lost (rule A14); empty: it does not.
+        refused: error for which it does not start; None: it starts.
+        end: end offset of its log then; -1: it has none.
+        lost: why its log counts as lost (rule A14); "": it does not.
     """
 
     refused: CorruptLogError | None = None
@@ -50,13 +49,14 @@ class _Started(NamedTuple):
 
 
 class QuorumInspection:
-    """Inspection of the quorum, called with the disk once the logs of the broker were judged."""
+    """Inspection of the quorum's files, called after the logs of the broker have been judged."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def __call__(self, disk: OverlayDisk, path: str, log: ScannedPartition | None) -> list[Flaw]:
-        """The flaws of the metadata log and of the files beside it, judged. Raises DiskError."""
+        """Return the flaws of the metadata log and the files beside it, each with what the start does about it. Raises
+        DiskError."""
         directory = f"{path}/{DIRECTORY}"
         if not disk.exists(directory):
             if not disk.exists(f"{path}/{PROMISE}"):
@@ -91,7 +91,7 @@ class QuorumInspection:
                 yield _flaw(path, error)
 
     def _start(self, disk: OverlayDisk, path: str) -> _Started:
-        """Start the quorum as `Quorum.start` does, up to where the node would take part."""
+        """Start the quorum on the overlay as `Quorum.start` does, up to the point at which the node would take part."""
         directory = f"{path}/{DIRECTORY}"
         log: MetadataLog | None = None
         try:
@@ -112,11 +112,11 @@ class QuorumInspection:
         except CorruptLogError as error:
             return _Started(error)
         except ConfigError:
-            return _Started()  # whose directory it is cannot be read: that is a flaw of its own
+            return _Started()  # meta.properties cannot be read: that is a flaw of its own
         finally:
             if log is not None:
                 log.partition_log.close_files()
-        try:  # as the only controller: it alone gives the loss of its log as an error
+        try:  # as the only controller: only then is the loss of the log an error
             memory.settle(summary.end, alone=True, rng=random.Random(0))
         except CorruptLogError as error:
             return _Started(end=log.end_offset, lost=error.reason)

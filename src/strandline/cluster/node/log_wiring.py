@@ -1,7 +1,8 @@
-"""A node's log, by structlog and the standard library's logging: the levels of its loggers, and its bound (rule A23).
+"""A node's log, by structlog and the standard library's logging: the levels of its loggers, and the bound on its lines
+(rule A23).
 
-structlog's own loggers have one level for all of a process, in their class. Here each has a threshold of its own, which
-is a number at hand: what is below it costs a comparison.
+structlog's own loggers have one level for the whole process, in their class. Here each logger has a threshold of its
+own, so that a line below it costs one comparison.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from strandline.cluster.broker.log_levels import OUR, ROOT, LogLevels
 from strandline.proto.notes import Flood
 
 KAFKAS_WORDS = MappingProxyType({"warning": "WARN"})
-"""Our name of a log level -> Kafka's name, where the names differ."""
+"""Name of a level in `logging.level` -> Kafka's name, where they differ."""
 
 _NUMBERS = MappingProxyType(
     {
@@ -34,7 +35,7 @@ _EVERYTHING = structlog.make_filtering_bound_logger(logging.NOTSET)
 
 
 class _Printer(structlog.PrintLogger):
-    """Prints what its threshold lets through."""
+    """Printer of one structlog logger, with the threshold of its level."""
 
     def __init__(self, threshold: int) -> None:
         super().__init__(sys.stderr)
@@ -46,7 +47,7 @@ class _Printer(structlog.PrintLogger):
 
 
 class LevelledLogger(_EVERYTHING):  # type: ignore[misc, valid-type]
-    """Logger of one name, whose level may be another one at any time."""
+    """Logger whose level may change at any time."""
 
 
 def _levelled(method: str, number: int) -> Callable[..., Any]:
@@ -70,14 +71,14 @@ class LevelledLoggers:
         self._printers: dict[str, list[_Printer]] = {}
 
     def __call__(self, *names: str) -> _Printer:
-        """Make one for a logger: each module has its own."""
+        """Make the printer of a logger; modules that use the same name have separate printers."""
         name = names[0] if names else ROOT
         printer = _Printer(self._levels.number(name))
         self._printers.setdefault(name, []).append(printer)
         return printer
 
     def apply(self, name: str, number: int) -> None:
-        """A logger goes by this level from now on."""
+        """Set the level of a logger, by Python's number."""
         for printer in self._printers.get(name, ()):
             printer.threshold = number
         if name == ROOT:
@@ -86,14 +87,15 @@ class LevelledLoggers:
             logging.getLogger(name).setLevel(number)
 
 
-# The bound: a processor of structlog, and a filter of logging
+# The bound on lines: a processor of structlog, and a filter of logging
 
 UNBOUNDED = frozenset({"change", "denied", "login"})
-"""The audit's lines: no change goes without its line, and denials and failed logins have bounds of their own."""
+"""Events of the audit, never left out here: every change has a line, and the other kinds have bounds of their own."""
 
 
 class FloodProcessor:
-    """Leaves lines out, and says in the next one of the event how many (`left_out`)."""
+    """structlog processor that drops lines above the bound; the next line of the same event has their number
+    (`left_out`)."""
 
     def __init__(self, flood: Flood) -> None:
         self._flood = flood
@@ -111,14 +113,14 @@ class FloodProcessor:
 
 
 class FloodFilter(logging.Filter):
-    """Flood filter for libraries, whose log lines are distinguished by their text without figures."""
+    """The same as a filter of logging, for libraries. Their lines are told apart by logger and unformatted text."""
 
     def __init__(self, flood: Flood) -> None:
         super().__init__()
         self._flood = flood
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is logged."""
+        """Return whether the line is logged."""
         left_out = self._flood.admit(f"{record.name} {record.msg!s:.200}", trace=bool(record.exc_info))
         if left_out is None:
             return False

@@ -1,9 +1,9 @@
-"""The main log directory of a node: the one with its metadata, wherever it stands in `log.dirs`.
+"""The main log directory of a node: the one with its metadata, at any position in `log.dirs`.
 
-A directory is known by what it holds, not by its place (rule B29). The main one has what there is one of for the whole
-node: the metadata log, the quorum's promise, where replicas lie, and the ids of its processes. Were it the first of the
-list, then a list in another order, or with a new disk in front, would make a node that has no metadata and knows of
-none: it would vote a second time, and hold every replica for a stray.
+A directory is recognized by its content, not by its position (rule B29). The main one contains what exists once per
+node: the metadata log, the quorum's promise (its vote), the placement of replicas, and the ids of its processes. If the
+first of the list were the main one, then another order of the list, or a new disk in front, would make a node without
+metadata: it would vote a second time, and take every replica for a stray.
 
 | directories that hold metadata or a promise | that were formatted as a main one | the node                         |
 |---------------------------------------------|-----------------------------------|----------------------------------|
@@ -33,36 +33,36 @@ from strandline.proto.marks import mark
 log = structlog.get_logger("strandline.node")
 
 INITIAL_CONTROLLERS = "initial-controllers"
-"""The file that holds the voters, as `controller.quorum.voters` spells them; a main directory is formatted with it."""
+"""Name of the file with the voters, in the form of `controller.quorum.voters`; only main directories are formatted with
+it."""
 
 
 def with_main_in_front(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeConfig:
-    """The same node, its main directory in front of the others; unchanged where none is one yet.
+    """Return the configuration with the main directory first in `log.dirs`; unchanged if no directory is the main one.
 
     Args:
-        disks: what each of `log.dirs` lies on.
+        disks: disk of each directory in `log.dirs`, by path.
 
     Raises:
-        ConfigError: several directories look like it.
+        ConfigError: several directories look like the main one.
     """
     main = _main_of(config, disks)
     return config if main is None else _in_front(config, main)
 
 
 def as_it_is_formatted(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeConfig:
-    """Configuration as `with_main_in_front` gives it; where none is the main one yet, that will be the first that is
-    not formatted."""
+    """Return the configuration for formatting, as `with_main_in_front` does; if no directory is the main one yet, the
+    first that is not formatted is moved to the front."""
     unformatted = (path for path in config.log_dirs if not _holds(disks[path], path, META_PROPERTIES))
     # rule B29/a-new-disk-in-front-becomes-the-main-one, rule B29/a-replaced-main-directory-is-a-further-one
     return _in_front(config, _main_of(config, disks) or next(unformatted, config.data_dir))
 
 
 def as_it_starts(config: NodeConfig, disks: Mapping[str, Disk]) -> NodeConfig:
-    """Configuration as `with_main_in_front` gives it, of a node that is about to start, or whose metadata are about to
-    be changed.
+    """Return the configuration for a start, or for a change of the node's metadata, as `with_main_in_front` does.
 
     Raises:
-        ConfigError: several directories look like the main one; or none does, though they are formatted.
+        ConfigError: several directories look like the main one; or directories are formatted and none is the main one.
     """
     found = with_main_in_front(config, disks)  # rule B29/the-first-of-log-dirs-is-the-main-one
     if found is not config:
@@ -113,8 +113,8 @@ def _holding(paths: Iterable[str], disks: Mapping[str, Disk], *names: str) -> li
 
 
 def _holds(disk: Disk, path: str, *names: str) -> bool:
-    """True if the directory holds one of the names, or what a start that was cut short left of it. A directory whose
-    disk does not answer holds nothing."""
+    """True if the directory contains one of the files, under its name or the one that an interrupted start gave it. A
+    directory whose disk fails counts as empty."""
     try:
         return any(disk.exists(f"{path}/{name}") or disk.exists(f"{path}/{name}{AWAY}") for name in names)
     except DiskError:
@@ -122,7 +122,7 @@ def _holds(disk: Disk, path: str, *names: str) -> bool:
 
 
 def _owner(disk: Disk, path: str) -> NodeId | None:
-    """Node that the directory belongs to, where it tells."""
+    """Node id in the directory's meta.properties; None: it cannot be read."""
     try:
         return read_meta_properties(disk, path).node_id
     except (ConfigError, CorruptLogError, DiskError):
@@ -130,7 +130,7 @@ def _owner(disk: Disk, path: str) -> NodeId | None:
 
 
 def _reach(disk: Disk, path: str) -> str:
-    """Sentence on how far a directory's metadata reach."""
+    """Phrase that tells how far a directory's metadata reach, for an error message."""
     try:
         found = StateFile(disk, path, PROMISE).read() or StateFile(disk, f"{path}/{DIRECTORY}").read()
     except (CorruptLogError, DiskError):

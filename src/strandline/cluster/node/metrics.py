@@ -1,8 +1,8 @@
-"""Metrics of a node at /metrics: Kafka's metrics under the names that its JMX exporter gives them, and a few of our
-own.
+"""Metrics of a node at /metrics: Kafka's metrics, under the names that its JMX exporter gives them, and some that only
+Strandline has.
 
-Everything is read when it is scraped, from the plain numbers that the parts keep anyway; counting costs nothing here.
-`prometheus_client` is imported at the first scrape, for it costs 4 MB that a node without monitoring need not pay.
+All values are read at the scrape from plain numbers that the node's parts keep anyway, so counting adds no cost.
+`prometheus_client` is imported at the first scrape, as it takes 4 MB that a node without monitoring does not need.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Metrics:
         self._registry: CollectorRegistry | None = None
 
     def render(self) -> bytes:
-        """The page, in Prometheus' text format."""
+        """Return the page in Prometheus' text format."""
         from prometheus_client import generate_latest
 
         if self._registry is None:
@@ -54,7 +54,7 @@ class Metrics:
         node = self._node
 
         class OfNode(Collector):
-            """Asks the node's parts at every scrape."""
+            """Collector that reads the node's parts at every scrape."""
 
             def collect(self) -> Iterator[Metric]:
                 yield from _of_process(node)
@@ -401,5 +401,5 @@ def of_directories(replicas: ReplicaManager) -> Iterator[Metric]:
         try:
             free.add_metric(names, directory.log_dir.disk.free_bytes(directory.path))
         except DiskError:
-            continue  # who reads and writes there meets it too, and knows what to do
+            continue  # reads and writes in the directory get the error too, and handle it
     yield from (is_offline, full, held, free)

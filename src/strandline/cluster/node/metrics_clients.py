@@ -1,4 +1,4 @@
-"""Metrics of what clients do: requests and quotas, under Kafka's names, and what they push of themselves."""
+"""Metrics of clients: their requests and quotas, under Kafka's names, and the metrics that they push."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 SERIES_MAX = 2_000
-"""Pairs of a client id and a metric that are shown. Instance ids are no labels: each start of a client has another."""
+"""Maximum pairs of client id and metric that are shown. Instance ids are no labels, as each start of a client has a new
+one."""
 
 
 def of_clients(broker: BrokerRole) -> Iterator[Metric]:
-    """What clients push of themselves (KIP-714), as one family: the name of a client's metric is a label.
+    """Metrics that clients push (KIP-714), as one family: the name of a client's metric is a label.
 
-    None until one has pushed.
+    There are none until a client has pushed.
     """
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -64,7 +65,7 @@ def of_clients(broker: BrokerRole) -> Iterator[Metric]:
 
 _PREFIX = "kafka_network_requestmetrics_"
 _REQUESTS = {Api.FETCH.title: "FetchConsumer"}
-"""Kafka's names of requests, where they are not those of APIs."""
+"""Name of an API -> Kafka's name of its requests, where they differ."""
 
 
 _PARTS = {
@@ -76,11 +77,11 @@ _PARTS = {
     "responsesend": "Until the socket has taken the answer, milliseconds.",
     "total": "From the whole frame until the answer is sent, milliseconds.",
 }
-"""The parts in their order (`Parts`): Kafka's name before `timems`, sentence."""
+"""Parts of a request's time, in the order of `Parts`: Kafka's name without `timems` -> documentation."""
 
 
 class Listener(Protocol):
-    """Listener of clients."""
+    """Listener for clients, as used here."""
 
     @property
     def name(self) -> str: ...
@@ -89,7 +90,7 @@ class Listener(Protocol):
 
 
 def of_requests(listeners: Iterable[Listener]) -> Iterator[Metric]:
-    """Number of requests by API and version; times by API, all versions together, as Kafka has them.
+    """Numbers of requests by API and version; times by API for all versions together, as in Kafka.
 
     Followers fetch over INTERNAL, not over Kafka's protocol: each Fetch here is a consumer's.
     """
@@ -123,15 +124,15 @@ def of_requests(listeners: Iterable[Listener]) -> Iterator[Metric]:
 
 
 def _buckets(part: Times, answers: int) -> list[tuple[str, float]]:
-    """Upper bound and how many were not above it, as Prometheus counts them."""
+    """Return (upper bound, number of times not above it) for each bucket, as Prometheus counts them."""
     bounds = [*(str(float(bound)) for bound in TIME_BOUNDS_MS), "+Inf"]
     return [(bound, float(count)) for bound, count in zip(bounds, accumulate(part.counts(answers)), strict=True)]
 
 
-# Quotas, under the names that Kafka's have in its JMX exporter, where they are the same
+# Quotas, under the names of Kafka's JMX exporter where they mean the same
 
 SHARES_MAX = 1000
-"""Shares of each key that have metrics, at most: those that were used last."""
+"""Maximum shares of each quota key that have metrics: the most recently used ones."""
 
 _QUOTAS = {
     QuotaKey.PRODUCER_BYTE_RATE: ("produce", "byte_rate", "Bytes a second of produce requests"),
@@ -145,7 +146,7 @@ _OF = "of those that share a quota, lately"
 
 
 def of_replication_quotas(broker: BrokerRole) -> Iterator[Metric]:
-    """Metrics of the bytes that throttled replicas take of this broker (KIP-73); 0 while none is throttled."""
+    """Byte rates of throttled replicas on this broker (KIP-73); 0 while none is throttled."""
     from prometheus_client.core import GaugeMetricFamily
 
     replicas = broker.replicas
@@ -158,7 +159,7 @@ def of_replication_quotas(broker: BrokerRole) -> Iterator[Metric]:
 
 
 def of_quotas(broker: BrokerRole) -> Iterator[Metric]:
-    """Metrics of each key and share; none while no quota is set."""
+    """Metrics of the use of client quotas, by quota key and share; none while no quota is set."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     quotas = broker.kafka.quotas

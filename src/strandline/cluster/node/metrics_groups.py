@@ -1,4 +1,4 @@
-"""Metrics of consumer groups: Kafka's names for what Kafka has, and the lag."""
+"""Metrics of consumer groups: Kafka's, under Kafka's names, and the lag."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 LAG_SERIES_MAX = 10_000
-"""Groups are made by whoever commits an offset, each a line in every scrape: 10,000 are a megabyte, and a tenth of a
-second of the node's time."""
+"""Maximum series of lags. Any client creates groups by committing offsets; 10,000 series take a megabyte per scrape,
+and a tenth of a second of the node's time."""
 
 
 class _Census:
-    """The groups that a broker coordinates, counted, with their lags."""
+    """Counts of the groups that a broker coordinates, with their lags."""
 
     def __init__(self) -> None:
         from prometheus_client.core import GaugeMetricFamily
@@ -43,7 +43,7 @@ class _Census:
         )
 
     def count(self, broker: BrokerRole) -> None:
-        """Each partition of __consumer_offsets that is led here."""
+        """Count the groups in all partitions of __consumer_offsets that the broker leads."""
         for hosted in broker.coordinators.groups.runtime.hosted():
             if hosted.phase is not Phase.SERVING:
                 continue
@@ -67,7 +67,7 @@ class _Census:
 
 
 def of_groups(broker: BrokerRole) -> Iterator[Metric]:
-    """The groups that this broker coordinates."""
+    """Metrics of the groups that a broker coordinates."""
     from prometheus_client.core import GaugeMetricFamily
 
     census = _Census()
@@ -101,7 +101,7 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
 
 
 def coordinated_partitions(prefix: str, topic: str, runtime: CoordinatorRuntime[Any]) -> Iterator[Metric]:
-    """Partitions of a coordinator's topic that are led here, by what they do: of groups, and of transactions."""
+    """Metrics of the partitions of a coordinator's topic that this broker leads, by state. For both coordinators."""
     from prometheus_client.core import GaugeMetricFamily
 
     phases = Counter(hosted.phase for hosted in runtime.hosted())

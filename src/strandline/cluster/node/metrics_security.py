@@ -1,4 +1,4 @@
-"""Metrics of authentications, under the names that Kafka's have in its JMX exporter; of certificates; of the audit."""
+"""Metrics of authentications, under the names of Kafka's JMX exporter; of certificates; and of the audit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DOCS = {
 
 
 def of_authentications(broker: BrokerRole) -> Iterator[Metric]:
-    """Metrics of each listener with SASL."""
+    """Numbers of authentications at each listener with SASL."""
     from prometheus_client.core import CounterMetricFamily
 
     doors = [listener.sasl for listener in broker.listeners if listener.sasl is not None]
@@ -37,7 +37,7 @@ def of_authentications(broker: BrokerRole) -> Iterator[Metric]:
 
 
 def of_certificates(tls: NodeTls) -> Iterator[Metric]:
-    """Metrics of each listener with TLS."""
+    """Expiry times of the certificates of each listener with TLS."""
     from prometheus_client.core import GaugeMetricFamily
 
     ends = GaugeMetricFamily(
@@ -57,7 +57,7 @@ def of_certificates(tls: NodeTls) -> Iterator[Metric]:
 
 
 def of_audit(broker: BrokerRole) -> Iterator[Metric]:
-    """Metrics of lines that had no room, where there is an audit."""
+    """Numbers of dropped and waiting lines of the audit; none without an audit trail."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     trail = broker.audit_trail

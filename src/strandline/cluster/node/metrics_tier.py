@@ -1,6 +1,6 @@
-"""Metrics of tiered storage (KIP-405), under the names that Kafka's have in its JMX exporter, where they are the same.
+"""Metrics of tiered storage (KIP-405), under the names of Kafka's JMX exporter where they mean the same.
 
-A node without an object store has none of them, but for the one that says that it lacks it.
+A node without an object store has only one: the number of its partitions that need a store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOPICS = "kafka_server_brokertopicmetrics_remote"
 
 
 def of_tier(broker: BrokerRole) -> Iterator[Metric]:
-    """Metrics of what is copied, read and deleted in the object store, and what waits."""
+    """Metrics of copies to the object store, reads from it, deletions in it, and replicas that wait for it."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     tier, tiering = broker.tier, broker.replicas.tiering

@@ -1,4 +1,4 @@
-"""Metrics of transactions: Kafka's names for what Kafka has, their states, and what is late."""
+"""Metrics of transactions: Kafka's, under Kafka's names; their states; and late transactions."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A node: the parts that its roles need, put together, started in order and stopped in order.
+"""A node: builds the parts that its roles need, and starts and stops them in order.
 
     every node     log directory, quorum (voter or observer), metadata image, internal listener
     controller     the active controller's shell on the quorum
     broker         session with the controller, replicas, service, Kafka listeners
 
-It runs unchanged in the simulator: whatever it takes from the world comes in through its constructor, and its listeners
-are made by the running event loop.
+It runs unchanged in the simulator: disk, clock, randomness and network are arguments of its constructor, and its
+listeners are created by the running event loop.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ log = structlog.get_logger("strandline.node")
 
 
 class Node:
-    """One process of the cluster.
+    """One node of the cluster.
 
-    `start()`, then wait for `failed` (it ends only with an error that the node must not outlive) or for a signal, then
-    `stop()`. The parts are attributes: `log_dirs`, `quorum`, `publisher`, `controller` (None on a broker), `broker`
-    (None on a controller).
+    Call `start()`, wait for `failed` (it gets an exception only if the node must stop) or for a signal, then call
+    `stop()`. The parts are attributes: `log_dirs`, `quorum`, `publisher`, `controller` (None without that role),
+    `broker` (None without that role).
     """
 
     def __init__(
@@ -83,19 +83,20 @@ class Node:
         supported: Supported = OWN_LEVELS,
         log_levels: LogLevels | None = None,
     ) -> None:
-        """Open the log directories and build the parts; nothing runs yet. `open_store` opens the object store.
+        """Open the log directories and build the parts; nothing runs yet.
 
         Args:
-            config: `log.dirs` in any order; the attribute has the main directory in front.
-            disk: what the first of `log.dirs` lies on.
-            disks: what each other one lies on, by path. Each is watched and given up by itself, so that none should be
-                named twice, nor be `disk`; those that are left out lie on `disk`, and fail with it.
-            supported: the levels of features that this node goes by; those of an older build make it one.
-            log_levels: of the process's loggers; None: the process is another's, and logs as that wants.
+            config: settings with `log.dirs` in any order; the attribute `config` has the main directory first.
+            disk: disk of the first of `log.dirs`.
+            disks: disks of the others, by path. Each is watched separately and can fail alone, so each must be a
+                separate object, other than `disk`. Directories that are left out are on `disk`, and fail with it.
+            open_store: opens the object store.
+            supported: levels of features that this node supports; those of an older build make it behave like that.
+            log_levels: levels of the process's loggers; None: the process has another owner, which sets up its logging.
 
         Raises:
-            ConfigError: the directory is not formatted, or not for this node; which is the main one is not clear.
-            DirectoryInUse: another process uses it.
+            ConfigError: a directory is not formatted, or not for this node; or the main one cannot be determined.
+            DirectoryInUse: another process uses a directory.
             CorruptLogError, DiskError: the directory cannot be used.
         """
         lie_on = {path: (disks or {}).get(path, disk) for path in config.log_dirs}
@@ -107,7 +108,7 @@ class Node:
             disk, clock = self.faults.slow(disk), self.faults.shift(clock)
         self.disk = WatchedDisk(disk, clock, self.fatal)
         self.disks = dict.fromkeys(config.log_dirs, self.disk)
-        """Disk of each log directory."""
+        """Disk of each log directory, by path."""
         for path, other in ((path, lie_on[path]) for path in config.log_dirs if lie_on[path] is not main):
             slowed = other if self.faults is None else self.faults.slow(other)
             self.disks[path] = WatchedDisk(slowed, clock, partial(self._disk_poisoned, path))
@@ -119,7 +120,7 @@ class Node:
         self._log_levels = log_levels or LogLevels({})
         self.incarnation_id = random_id(rng)
         self.hurried = asyncio.Event()
-        """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
+        """Set to hurry a stop: it no longer waits for other nodes, but still syncs and closes all local files."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.broker: BrokerRole | None = None
         self._locks = take_directories(lie_on, config)
@@ -165,7 +166,7 @@ class Node:
             auto_join=config.quorum_auto_join,
             reach=partial(why_no_voter, rpc),
         )
-        # The publisher first: the controller begins on the image that the publisher holds.
+        # The publisher first: the controller begins with the publisher's image.
         self.quorum.register(self.publisher)
         self.publisher.subscribe(self._hear_the_time)
         self.publisher.subscribe(self._see_levels)
@@ -200,14 +201,14 @@ class Node:
         self._stopped = False
 
     def _see_levels(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """The quorum takes over its level. After another metadata.version this node needs what is before it no more: a
-        build that knows nothing of the level left begins at the snapshot behind it."""
+        """Tell the quorum its kraft.version. After a change of metadata.version take a snapshot, so that a build that
+        does not know the previous level can begin with this snapshot and need not read earlier records."""
         self.quorum.raise_kraft_version(image.finalized.get(KRAFT_FEATURE, 0))
         if delta.base.metadata_version not in (0, image.metadata_version):
             self.quorum.snapshot_soon()  # rule A35/log-of-a-level-that-was-left
 
     def _hear_the_time(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """The metadata say when they were written down; up to the registration of this very process."""
+        """Pass the timestamps of the metadata to the believed clock, up to the registration of this process."""
         self.believed.tell(image.timestamp_ms)
         broker = image.brokers.get(self.config.node)
         if broker is not None and broker.incarnation_id == self.incarnation_id:
@@ -246,7 +247,7 @@ class Node:
         )
 
     async def start(self) -> None:
-        """Bind the listeners and take part in the cluster; returns at once, `wait_ready` waits.
+        """Bind the listeners and begin to take part in the cluster. `wait_ready` waits until the node is ready.
 
         Raises:
             OSError: a listener's address cannot be bound.
@@ -296,7 +297,7 @@ class Node:
         server.set_serving(True)
 
     async def _abandon(self) -> None:
-        """Give back what a start that failed has taken; nothing is written."""
+        """Release everything that a failed start has opened; nothing is written."""
         self._stopped = True
         if self.broker is not None:
             for listener in self.broker.listeners:
@@ -320,7 +321,7 @@ class Node:
             await self.http.close()
 
     async def wait_ready(self) -> None:
-        """Return once this node does its work: a broker is unfenced, a controller knows the quorum's leader."""
+        """Return once this node is ready: a broker is unfenced, a controller knows the quorum's leader."""
         if self.broker is not None:
             await self.broker.wait_ready()
             return
@@ -331,13 +332,13 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        """True if the node does its work: the condition that `wait_ready` waits for."""
+        """True if the node is ready: the condition that `wait_ready` waits for."""
         if self.broker is not None:
             return self.broker.ready
         return self.quorum.leader_and_epoch.leader_id is not None
 
     def describe(self) -> dict[str, str | int]:
-        """Identity and listeners of the node, for the program that started it."""
+        """Return node id, cluster id and listeners, for the program that started the node."""
         described: dict[str, str | int] = {"node_id": self.config.node_id, "cluster_id": self.cluster_id}
         if self.broker is not None:
             described |= {listener.name: str(listener.endpoint) for listener in self.broker.listeners}
@@ -348,7 +349,8 @@ class Node:
         return described
 
     async def stop(self) -> None:
-        """Controlled shutdown: leaderships move away first, the clean-shutdown marker is written last. Idempotent."""
+        """Stop by a controlled shutdown: leaderships are handed over first, and the clean-shutdown marker is written
+        last. Idempotent."""
         if self._stopped:
             return
         self._stopped = True
@@ -363,13 +365,13 @@ class Node:
         await self._close_ports()
         if clean:
             clean = await self._ended(self._close_log_dirs(epoch))
-        if not self.disk.stalled:  # else the kernel lets it go with this process: a sync is still under way
+        if not self.disk.stalled:  # otherwise a sync still runs: the kernel releases the locks when the process ends
             self._unlock()
         log.info("node stopped", node=self.config.node_id, clean=clean)
 
     async def _ended(self, ending: Awaitable[None]) -> bool:
-        """Whether a part of this node ended well. A disk that is full or fails then does not keep the other parts:
-        the clean-shutdown marker is missing, and the next start recovers."""
+        """Wait for the end of one part, and return whether it ended cleanly. If its disk is full or fails, the other
+        parts still end; the clean-shutdown marker is then not written, and the next start recovers."""
         try:
             await ending
         except (KafkaError, StorageError, DiskError) as error:
@@ -397,9 +399,9 @@ class Node:
 
     @property
     def disk_bound_ms(self) -> float:
-        """Milliseconds that one call of the disk may keep the event loop from serving. Without end once nothing is
-        served any more: a stop may have gigabytes to sync. Acks that wait for no sync are served for longer, as by a
-        group sync.
+        """Milliseconds for which one disk call may block the event loop: `disk.sync.timeout.ms`, or `LOST_FACTOR` times
+        that on a broker whose acks wait for no sync, as for a group sync. Infinite after the listeners are closed, as a
+        stop may have gigabytes to sync.
         """
         if not self._serving:
             return math.inf
@@ -408,7 +410,7 @@ class Node:
         return timeout_ms * LOST_FACTOR if patient else timeout_ms
 
     def _disk_stalled(self, age_ms: float) -> None:
-        """A sync does not end: nothing can be made durable here. Who leads on this disk waits for it in vain."""
+        """Give up the leaderships of quorum and partitions: a sync hangs, so nothing can be made durable here."""
         self.quorum.resign()  # rule A5/quorum-leads-on-a-hung-disk
         if self.broker is not None:
             self.broker.replicas.disk_stalls.stalled(age_ms)
@@ -418,7 +420,7 @@ class Node:
             self.broker.replicas.disk_stalls.recovered()
 
     def _disk_poisoned(self, path: str, error: BaseException) -> None:
-        """Another disk than the first failed for good."""
+        """Take a directory other than the main one offline, as its disk has failed permanently."""
         if self.broker is not None:
             self.broker.replicas.directory_failed(path, str(error))
 
@@ -429,19 +431,19 @@ class Node:
         self.fatal(FatalError(f"a sync of {self.config.data_dir} has been under way for {age_ms / 1000:.0f} s"))
 
     def fatal(self, error: BaseException) -> None:
-        """Stop this node: going on could lose data."""
+        """End `failed` with an error, because going on could lose data; the node must then be stopped."""
         if self.failed.done():
             return
         log.critical("the node must stop", node=self.config.node_id, error=str(error))
         self.failed.set_exception(error if isinstance(error, Exception) else FatalError(str(error)))
-        # Whoever runs the node waits for it; a node that is stopping already has nobody left to hear it.
+        # The owner of the node awaits `failed`; if the node is stopping already, nobody does.
         self.failed.add_done_callback(lambda future: future.exception())
 
 
 def _controller_config(
     config: NodeConfig, bootstrap: Sequence[MetadataRecord], supported: Supported
 ) -> ControllerConfig:
-    """Settings of the active controller."""
+    """Return the settings of the active controller."""
     return config.controller.replaced(
         static=config.dynamic,
         bootstrap=bootstrap,

@@ -1,13 +1,14 @@
-"""The event loop of a node's process: as asyncio's, but for how it listens, and for when garbage is looked for.
+"""The event loop of a node's process: asyncio's, with other rules for listening and for garbage collection.
 
-- Without descriptors to spare asyncio tries to accept a hundred times, each time with a traceback, and again for each
-  of these a second later: 211,000 tracebacks in a minute, and no time for anything else. Here accepting pauses, and a
-  line in a while says so.
-- A connection takes as long to be accepted as a request to be answered: where the listener says so it waits for its
-  turn (`strandline.cluster.broker.newcomers`).
-- A full collection of garbage looks at all that is alive, and holds the loop meanwhile. Python begins one whenever so
-  much more is alive as one client's fetch of thousands of partitions makes. Here they have a share of the time.
-- `0.0.0.0` and `::` take IPv4 and IPv6, as Kafka's do: Java binds a wildcard to both. asyncio binds one family.
+- If no file descriptors are left, asyncio tries to accept a hundred times, each time with a traceback, and again for
+  each of these a second later: 211,000 tracebacks in a minute, and no time for anything else. Here accepting pauses,
+  and log lines at a bounded rate say so.
+- Accepting a connection takes as long as answering a request. If the listener wants it, accepting waits for its turn
+  (`strandline.cluster.broker.newcomers`).
+- A full garbage collection visits all live objects and blocks the loop meanwhile. Python starts one whenever as many
+  new objects are alive as one client's fetch of thousands of partitions creates. Here full collections have a bounded
+  share of the time.
+- `0.0.0.0` and `::` listen on IPv4 and IPv6, as in Kafka: Java binds a wildcard to both. asyncio binds one family.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from strandline.proto.system import SystemClock
 log = structlog.get_logger("strandline.node")
 
 ACCEPTED_MAX = 10
-"""Connections taken in one turn of the loop: a fifth of a millisecond. asyncio takes a hundred."""
+"""Maximum connections accepted in one turn of the loop: a fifth of a millisecond. asyncio accepts a hundred."""
 
 PAUSE_S = 1.0
-"""Seconds for which nothing is accepted while there are no descriptors. Clients wait in the kernel's queue
-meanwhile."""
+"""Seconds for which nothing is accepted after accepting failed for lack of descriptors. Clients wait in the kernel's
+queue meanwhile."""
 
 BACKLOG = 1000
-"""Connections that wait in the kernel's queue. Beyond it the kernel lets a client try again after a second."""
+"""Maximum connections in the kernel's accept queue. Beyond it the kernel makes a client try again after a second."""
 
 COLLECTIONS_SHARE = 0.005
-"""Share of the event loop's time that full garbage collections may take: half of what shows in a client's p99."""
+"""Maximum share of the event loop's time for full garbage collections: half of the share that shows in a p99."""
 
 COLLECTIONS_PAUSE_S = 1.0
 """Minimum seconds between two full garbage collections."""
@@ -54,12 +55,12 @@ MakeProtocol = Callable[[], asyncio.BaseProtocol]
 
 
 class NodeLoop(asyncio.SelectorEventLoop):
-    """Event loop of `run_node`."""
+    """Event loop of a node's process (`run_node`)."""
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: MakeProtocol, host: str | None = None, port: int | None = None, **keywords: Any
     ) -> asyncio.AbstractServer:
-        """Bind and accept. Raises OSError where the address cannot be bound."""
+        """Bind and begin to accept. Raises OSError if the address cannot be bound."""
         if keywords or host is None or port is None:
             return await super().create_server(protocol_factory, host, port, **keywords)
         if host in WILDCARDS:
@@ -73,7 +74,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
 
 
 class ListeningServer(asyncio.AbstractServer):
-    """The sockets of one listener."""
+    """Server with the sockets of one listener."""
 
     def __init__(self, loop: NodeLoop, make: MakeProtocol, sockets: Sequence[socket.socket]) -> None:
         self.sockets = tuple(sockets)
@@ -90,7 +91,7 @@ class ListeningServer(asyncio.AbstractServer):
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def _look_away(self) -> None:
-        """Look at no socket: the kernel calls it ready for as long as a connection waits."""
+        """Stop watching the sockets, which the kernel reports as readable for as long as a connection waits."""
         for each in self.sockets:
             self._loop.remove_reader(each.fileno())
 
@@ -101,7 +102,7 @@ class ListeningServer(asyncio.AbstractServer):
             self._accept_some(listening)
 
     def _accept_again(self) -> None:
-        """Newcomers have their turn again."""
+        """Watch the sockets again and accept: it is the turn of new connections (see `Newcomers.may_come`)."""
         if self._retry is None:
             self._listen()
             for listening in self.sockets:
@@ -117,7 +118,7 @@ class ListeningServer(asyncio.AbstractServer):
                 newcomers.arrived(address[0], partial(self._enter, accepted, address), accepted.close)
 
     def _accepted(self, listening: socket.socket) -> list[tuple[socket.socket, Any]]:
-        """Some connections, and where they come from."""
+        """Accept up to `ACCEPTED_MAX` connections; returns them with the clients' addresses."""
         some: list[tuple[socket.socket, Any]] = []
         try:
             while len(some) < ACCEPTED_MAX:
@@ -131,7 +132,7 @@ class ListeningServer(asyncio.AbstractServer):
         return some
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Stop accepting for a while: it would fail again."""
+        """Log a failed accept, and accept nothing for `PAUSE_S`, as it would fail again."""
         advice = "raise the limit of descriptors (ulimit -n), or bound clients by max.connections"
         self._notes.warn(
             "no connections are accepted for a moment: the system has no more to give",
@@ -145,7 +146,7 @@ class ListeningServer(asyncio.AbstractServer):
             self._retry = self._loop.call_later(PAUSE_S, self._listen)  # rule A23/accepted-without-descriptors
 
     def _enter(self, accepted: socket.socket, address: Any) -> None:
-        """Give a connection its protocol, as asyncio's own server does, but for the task that waits for it."""
+        """Give a connection its transport and protocol, as asyncio's own server does, but without a task for it."""
         loop: Any = self._loop
         try:
             loop._make_socket_transport(accepted, self._make(), extra={"peername": address})
@@ -154,7 +155,7 @@ class ListeningServer(asyncio.AbstractServer):
             self._notes.error("internal error: an accepted connection has no protocol", exc_info=error)
 
     def close(self) -> None:
-        """Accept no more. Idempotent."""
+        """Stop accepting. Idempotent."""
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
@@ -169,21 +170,22 @@ class ListeningServer(asyncio.AbstractServer):
         return bool(self.sockets)
 
     async def start_serving(self) -> None:
-        """Serve from the start."""
+        """Do nothing: the server accepts from its creation on."""
 
     async def serve_forever(self) -> None:
         await self._loop.create_future()
 
     async def wait_closed(self) -> None:
-        """Returns at once: connections end by themselves."""
+        """Return at once; open connections are not waited for."""
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
 
 
 def collect_seldom(loop: asyncio.AbstractEventLoop) -> None:
-    """What was made so far lives as long as the process: the collector does not look at it again. From now on full
-    collections have their share, and are when Python would make one, or later. Others cost little and stay."""
+    """Set up the garbage collector for a running node. Objects created so far live as long as the process, and are not
+    visited again. Full collections get `COLLECTIONS_SHARE` of the loop's time, and run when Python would run one, or
+    later. Partial collections are cheap, and run as usual."""
     gc.collect()
     gc.freeze()
     young, middle, old = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""View of a node for the HTTP pages."""
+"""Interface of a node for the pages of its HTTP listener."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from strandline.proto.ports import Clock
 
 
 class ObservedNode(Protocol):
-    """A node (`strandline.cluster.node.node.Node`), read at every request and changed by none but faults.
+    """A node (`strandline.cluster.node.node.Node`) as its HTTP pages read it; only injected faults change it.
 
     Attributes:
-        controller: None on a broker alone.
-        broker: None on a controller alone.
+        controller: None on a node that is only a broker.
+        broker: None on a node that is only a controller.
         faults: None unless fault injection is on.
-        failed: ends with the error that the node must not outlive.
+        failed: gets the error for which the node must stop.
     """
 
     clock: Clock
@@ -44,7 +44,7 @@ class ObservedNode(Protocol):
 
     @property
     def ready(self) -> bool:
-        """True if the node does its work."""
+        """True if the node is ready."""
 
     def describe(self) -> Mapping[str, str | int]:
-        """Identity and listeners of the node."""
+        """Return node id, cluster id and listeners."""

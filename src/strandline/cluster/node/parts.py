@@ -1,4 +1,4 @@
-"""Parts of a node that every role stands on."""
+"""Parts of a node that every role uses."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from strandline.replica.tier_config import TierConfig
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """The parts of a node that every role has, and its ends.
+    """The parts of a node that every role uses.
 
     Attributes:
-        incarnation_id: of this process, drawn when it began.
-        believed: wall time for whatever expires, and for stamps.
-        hurried: set: a stop under way waits for no other node any more; what is here is still synced and closed.
+        incarnation_id: random id of this process, chosen at its start.
+        believed: wall clock for expiry and timestamps.
+        hurried: set to hurry a stop: it no longer waits for other nodes, but still syncs and closes all local files.
         open_store: opens the object store of tiered storage.
-        fatal: the node must stop, for going on could lose data.
-        log_levels: of the loggers of the process.
+        fatal: called with an error for which the node must stop, as going on could lose data.
+        log_levels: levels of the process's loggers.
     """
 
     config: NodeConfig

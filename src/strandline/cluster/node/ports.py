@@ -1,4 +1,5 @@
-"""Checks whether a port is free, or which process uses it; and reservation of ports for nodes that start later."""
+"""Binding of ports, checks whether a port is free or which process uses it, and reservation of ports for nodes that
+start later."""
 
 from __future__ import annotations
 
@@ -85,9 +86,9 @@ def bind_each(addresses: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.s
 
 
 def bind(family: int, address: tuple[Any, ...], *, both: bool = False) -> socket.socket:
-    """A bound socket, ready to listen. `both`: an IPv6 socket accepts IPv4 too. Raises OSError with the address."""
-    # asyncio switches Nagle's delays off where a socket names its protocol, and only there: a small frame that follows
-    # another would wait 40 ms for the peer's delayed ACK.
+    """Return a bound socket. `both`: an IPv6 socket accepts IPv4 too. Raises OSError; its message has the address."""
+    # asyncio sets TCP_NODELAY only on sockets that name their protocol. Without it a small frame that follows another
+    # would wait 40 ms for the peer's delayed ACK.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setblocking(False)
@@ -116,7 +117,7 @@ def is_free(endpoint: Endpoint) -> bool:
 
 
 def holder_of(port: int) -> str:
-    """Sentence that names the process which listens on a port of this machine, as far as the system reports it."""
+    """Return a sentence that names the process which listens on a port of this machine, as far as the system tells."""
     import psutil  # only after a failure
 
     try:

@@ -1,4 +1,4 @@
-"""Link from the controller's image to the replica manager: what changed, in the replicas' own values."""
+"""Link from the metadata image to the replica manager: translates changes into the replica manager's types."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig
 T = TypeVar("T")
 
 ALTER_PARTITION_TIMEOUT_MS = 5_000.0
-"""One proposal of ISR changes, retries at another controller included; the replicas propose again after it."""
+"""Timeout in ms of one proposal of ISR changes, retries at another controller included; then replicas propose again."""
 
 ALTER_TIERS_TIMEOUT_MS = 5_000.0
-"""Milliseconds to wait for the controller's answer to changes of tiers."""
+"""Timeout in ms of one request for changes of tiers, i.e. of the segments in the object store."""
 
 
 class ReplicaFeed:
-    """A metadata subscriber that keeps a replica manager's partitions as the committed image has them.
+    """A metadata subscriber that keeps a replica manager's partitions in line with the committed image.
 
-    Subscribe it only once the image has reached this broker's own registration: older metadata tell of leaderships of a
-    process that is gone.
+    Subscribe it only once the image has reached this broker's own registration: older metadata tell of leaderships of
+    an earlier process.
     """
 
     def __init__(self, node_id: NodeId, resolver: ConfigResolver, replicas: ReplicaManager) -> None:
@@ -51,7 +51,7 @@ class ReplicaFeed:
         self._replicas = replicas
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply what a committed batch changed."""
+        """Apply the changes of a committed batch of metadata records."""
         resolver = self._resolver
         self._replicas.set_throttled_rates(
             resolver.leader_throttled_rate(image), resolver.follower_throttled_rate(image)
@@ -67,7 +67,7 @@ class ReplicaFeed:
             self._replicas.apply(changes, deleted, broker_states(image))
 
     def _changed(self, delta: MetadataDelta, image: MetadataImage) -> Iterator[tuple[TopicInfo, PartitionRecord]]:
-        """Partitions with a replica here, now or before, whose metadata or settings changed."""
+        """Yield the partitions with a replica here, now or before the change, whose metadata or settings changed."""
         changed: dict[TopicId, dict[int, None]] = {topic: dict(numbers) for topic, numbers in delta.partitions.items()}
         for reconfigured in self._reconfigured(delta, image):
             changed.setdefault(reconfigured.topic_id, {}).update(dict.fromkeys(reconfigured.partitions))
@@ -85,7 +85,7 @@ class ReplicaFeed:
                     yield topic, info
 
     def _reconfigured(self, delta: MetadataDelta, image: MetadataImage) -> list[TopicInfo]:
-        """Topics whose settings may have changed: their own, or defaults of this broker or of all."""
+        """Return topics whose settings may have changed: their own, or the defaults of this broker or of all."""
         topics: dict[str, TopicInfo] = {}
         configs = delta[MetadataImage.configs]
         for resource_type, name in (*configs.removed, *configs.changed):
@@ -120,7 +120,7 @@ class ReplicaFeed:
 
 
 def upkeep_config(config: ReplicaConfig, resolver: ConfigResolver, image: MetadataImage) -> ReplicaConfig:
-    """The same, with the settings of compaction, scrub and reserve that hold for this broker now."""
+    """Return `config` with this broker's current settings of compaction, scrub, and reserved disk space."""
 
     def value(row: Setting[T]) -> T:
         return resolver.broker_value(image, row)
@@ -137,7 +137,7 @@ def upkeep_config(config: ReplicaConfig, resolver: ConfigResolver, image: Metada
 
 
 def assigned_partitions(image: MetadataImage, node_id: NodeId) -> dict[TopicPartition, TopicId]:
-    """Every partition that has a replica on a node."""
+    """Return all partitions that have a replica on a node, with their topic ids."""
     return {
         TopicPartition(topic.name, info.partition): topic.topic_id
         for topic, info in image.partitions()
@@ -146,12 +146,12 @@ def assigned_partitions(image: MetadataImage, node_id: NodeId) -> dict[TopicPart
 
 
 def knows_topics(image: MetadataImage) -> bool:
-    """Whether the cluster has a topic that is not one of its own."""
+    """Return whether the cluster has a topic that is not internal."""
     return any(name not in INTERNAL_TOPICS for name in image.topics)
 
 
 def broker_states(image: MetadataImage) -> Mapping[NodeId, BrokerState]:
-    """All registered brokers, as replication sees them."""
+    """Return all registered brokers, in the type of the replica manager."""
     return {
         node_id: BrokerState(
             node_id,
@@ -166,7 +166,7 @@ def broker_states(image: MetadataImage) -> Mapping[NodeId, BrokerState]:
 
 
 def replica_offsets(replicas: ReplicaManager) -> Iterator[broker_api.ReplicaOffsets]:
-    """Offsets of the hosted replicas, for heartbeats."""
+    """Yield the offsets of the hosted replicas, for heartbeats."""
     for status in replicas.hosted():
         if status.log_end_offset >= 0:
             yield broker_api.ReplicaOffsets(
@@ -180,12 +180,13 @@ def replica_offsets(replicas: ReplicaManager) -> Iterator[broker_api.ReplicaOffs
 
 
 def unserved_replicas(replicas: ReplicaManager) -> broker_api.ReplicaSet:
-    """Replicas that cannot be served here, for heartbeats."""
+    """Return the replicas that cannot be served here, for heartbeats."""
     return _replica_set(replicas, lambda status: replicas.disk_stalls.hung or status.role is Role.OFFLINE)
 
 
 def replicas_without_room(replicas: ReplicaManager) -> broker_api.ReplicaSet:
-    """Replicas that take no writes though the broker does, for heartbeats: their directory is full."""
+    """Return the replicas that take no writes because their directory is full, for heartbeats; none if all directories
+    are full, which is reported for the broker as a whole."""
     directories = replicas.directories
     full = {directory.path for directory in directories.usable if directory.room.full}
     if not full or directories.full:
@@ -194,7 +195,7 @@ def replicas_without_room(replicas: ReplicaManager) -> broker_api.ReplicaSet:
 
 
 def rotten_replicas(replicas: ReplicaManager) -> broker_api.ReplicaSet:
-    """Replicas a part of whose log is not what was written, for heartbeats."""
+    """Return the replicas whose log has damaged parts, for heartbeats."""
     return _replica_set(replicas, lambda status: status.rotten)
 
 
@@ -209,7 +210,7 @@ def _replica_set(replicas: ReplicaManager, is_in: Callable[[ReplicaStatus], bool
 
 
 def topic_findings(findings: Mapping[TopicPartition, RecoveryFinding]) -> tuple[broker_api.TopicFindings, ...]:
-    """Findings on the logs in this broker's directory, for a registration."""
+    """Return the findings of recovery on this broker's logs, grouped by topic, for a registration."""
     topics: dict[tuple[str, TopicId], list[tuple[int, RecoveryFinding]]] = {}
     for tp, finding in findings.items():
         topics.setdefault((tp.topic, finding.topic_id), []).append((tp.partition, finding))
@@ -229,7 +230,7 @@ def topic_findings(findings: Mapping[TopicPartition, RecoveryFinding]) -> tuple[
 def isr_proposer(
     node_id: NodeId, channel: ControllerChannel, broker_epoch: Callable[[], BrokerEpoch]
 ) -> Callable[[list[AlterPartitionItem]], Awaitable[list[AlterPartitionOutcome]]]:
-    """Function by which the replica manager asks the active controller to change ISRs."""
+    """Return a function by which the replica manager asks the active controller to change ISRs."""
 
     async def propose(items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
         request = broker_api.AlterPartitionRequest(node_id, broker_epoch(), tuple(items))
@@ -242,8 +243,8 @@ def isr_proposer(
 def tier_changer(
     node_id: NodeId, channel: ControllerChannel, broker_epoch: Callable[[], BrokerEpoch]
 ) -> Callable[[Sequence[TierChange]], Awaitable[list[TierOutcome]]]:
-    """Function by which leaders ask the active controller to change the tiers of their partitions, each partition
-    once."""
+    """Return a function by which leaders ask the active controller to change the tiers of their partitions; a call may
+    name each partition once."""
 
     async def change(changes: Sequence[TierChange]) -> list[TierOutcome]:
         request = broker_api.AlterTiersRequest(node_id, broker_epoch(), tuple(changes))
@@ -256,7 +257,7 @@ def tier_changer(
 def tier_reaper(
     node_id: NodeId, channel: ControllerChannel, broker_epoch: Callable[[], BrokerEpoch]
 ) -> Callable[[Sequence[TopicId]], Awaitable[None]]:
-    """Function by which a broker tells the active controller that the objects of deleted topics are gone."""
+    """Return a function by which a broker tells the active controller that deleted topics have no objects left."""
 
     async def reaped(topic_ids: Sequence[TopicId]) -> None:
         request = broker_api.AlterTiersRequest(node_id, broker_epoch(), reaped=tuple(topic_ids))

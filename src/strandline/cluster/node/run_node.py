@@ -1,7 +1,7 @@
-"""Run one node as a process: configuration, signals, the exit code, and logs on standard error (one line an event, as
+"""Runs one node as a process: configuration, signals, exit code, and logs on standard error (one line per event, as
 key=value pairs or as JSON).
 
-Lean on purpose: what only the command line needs (click, rich) is not imported here, for every node would pay for it.
+Packages that only the command line needs (click, rich) are not imported here, to keep each node small.
 """
 
 from __future__ import annotations
@@ -48,21 +48,20 @@ log = structlog.get_logger("strandline.node")
 EXIT_FAILED = 1
 
 FAILED_STOP_S = 5.0
-"""Seconds that a node that has failed may take to end its sessions and to close what it holds: a disk that hangs,
-hangs."""
+"""Seconds that a failed node may take to end its sessions and close its files, before the process ends anyway."""
 
 PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that a process gets when its parent dies."""
+"""Option of prctl(2) that sets the signal which a process gets when its parent dies."""
 
 END_WITH_INPUT = "--end-with-input"
-"""Stop when standard input ends: whoever started the node holds the other end of a pipe, and is gone."""
+"""Option to stop when standard input ends: it is a pipe from the process that started the node, and that has ended."""
 
 
 def run(config: NodeConfig, *, end_with_input: bool = False) -> int:
-    """Run until the node must stop, or until SIGTERM or SIGINT: the first asks for a controlled shutdown, the second
-    waits for no other node any more, the third ends the process.
+    """Run until the node must stop, or until SIGTERM or SIGINT: the first signal begins a controlled shutdown, after
+    the second it no longer waits for other nodes, the third ends the process.
 
-    Writes one JSON line to standard output once the node does its work: for whoever started it.
+    Writes one JSON line to standard output once the node is ready, for the process that started it.
 
     Returns:
         the process's exit code.
@@ -77,7 +76,7 @@ def run(config: NodeConfig, *, end_with_input: bool = False) -> int:
 
 
 def _explain(config: NodeConfig, error: Exception) -> str:
-    """The sentence for an error; for a taken port, who holds it and which setting changes it."""
+    """Return the message for an error; for a port in use, with the process that uses it and the setting to change."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         for listener in config.listeners:
             if not is_free(listener.endpoint):
@@ -87,7 +86,7 @@ def _explain(config: NodeConfig, error: Exception) -> str:
 
 
 async def _run(config: NodeConfig, levels: LogLevels, end_with_input: bool) -> int:
-    gc.disable()  # what modules are made of is no garbage: a tenth of the time that they take to load
+    gc.disable()  # loading modules makes no garbage, and collections take a tenth of the time
     from strandline.cluster.node.node import Node
     from strandline.log.real_disk import RealDisk
 
@@ -127,7 +126,8 @@ async def _run(config: NodeConfig, levels: LogLevels, end_with_input: bool) -> i
 
 
 async def _stop(config: NodeConfig, node: Node) -> None:
-    """Stop it; a node that has failed, before or meanwhile, ends with the process, whatever its parts wait for."""
+    """Stop the node. If it has failed, before or during the stop, the process ends after `FAILED_STOP_S` at the latest,
+    even if parts of the node still wait."""
     stopping = asyncio.get_running_loop().create_task(node.stop())
     ends: list[asyncio.Future[Any]] = [stopping, node.failed]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -140,12 +140,12 @@ async def _stop(config: NodeConfig, node: Node) -> None:
 
 
 def _end_blocked(directory: str, path: str) -> None:
-    """End the process from the thread that looks on: the event loop runs no more."""
+    """End the process, called in the watching thread because the event loop is blocked."""
     end_process(f"the disk of {directory} has not answered for longer than disk.sync.timeout.ms, at {path}")
 
 
 def _tell_unhandled(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A callback failed, or a task that nobody awaited: an internal error, which nobody else reports."""
+    """Log the exception of a callback or of a task that is not awaited, an internal error that nothing else reports."""
     log.error(
         "internal error: an exception that nobody handled", what=context["message"], exc_info=context.get("exception")
     )
@@ -166,7 +166,7 @@ def _on_signal(loop: asyncio.AbstractEventLoop, number: int, node: Node, stoppin
 
 
 def _wake_if_the_starter_dies() -> None:
-    """A node that was stopped (SIGSTOP) cannot see that its input has ended: Linux shall continue it then."""
+    """Ask Linux for SIGCONT when the parent process dies: a node paused by SIGSTOP cannot see that its input ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
@@ -184,7 +184,8 @@ async def _announce(node: Node) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """``python -m strandline.cluster.node.run_node FILE [--end-with-input]``: how `strandline dev` starts its nodes."""
+    """Run ``python -m strandline.cluster.node.run_node FILE [--end-with-input]``, as `strandline dev` starts nodes.
+    Returns the exit code."""
     try:
         config = NodeConfig.load(arguments[0])
     except StrandlineError as error:
@@ -194,14 +195,14 @@ def main(arguments: list[str]) -> int:
 
 
 def configure_logging(level: str, form: str) -> LogLevels:
-    """Set up structlog, and the standard library's logging through it, for this process.
+    """Set up structlog, and the standard library's logging in the same format, for this process.
 
     Args:
         level: debug, info, warning or error.
         form: "keyvalue" or "json".
 
     Returns:
-        the levels that loggers go by from now on, to be changed.
+        the levels of the loggers, which can be changed.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
@@ -213,7 +214,7 @@ def configure_logging(level: str, form: str) -> LogLevels:
         if form == "json"
         else structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"])
     )
-    # grpc logs its own view of what `strandline.internal` reports, tracebacks of ended calls included.
+    # grpc logs the same events as `strandline.internal`, with tracebacks of ended calls.
     levels = LogLevels({ROOT: KAFKAS_WORDS.get(level, level.upper()), "grpc": "FATAL"})
     flood = Flood(SystemClock())
     structlog.configure(

@@ -1,4 +1,4 @@
-"""The SASL of a node's listeners, made of its configuration."""
+"""SASL authentication of a node's listeners, made from its configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger("strandline.security")
 
 
 class NodeSasl:
-    """Makes the door of each listener that speaks SASL."""
+    """Makes the `ListenerSasl` of each listener that speaks SASL."""
 
     def __init__(self, node: NodeParts) -> None:
         self._config = config = node.config
@@ -33,7 +33,7 @@ class NodeSasl:
         _warn_of_idle(config)
 
     def of(self, name: str) -> ListenerSasl | None:
-        """The SASL of a listener; None where it speaks none. Raises ConfigError: users of PLAIN that are none."""
+        """Return the SASL of a listener; None: it speaks no SASL. Raises ConfigError for invalid users of PLAIN."""
         config = self._config
         if not config.speaks_sasl(name):
             return None
@@ -54,7 +54,7 @@ class NodeSasl:
         return ListenerSasl(name, mechanisms, self._clock, keys)
 
     def _token_keys(self) -> Keys:
-        """One for all listeners."""
+        """Return the keys that check tokens, shared by all listeners."""
         if self._keys is None:
             self._keys = keys_at(self._config.jwks_url, self._clock, self._config.jwks_refresh_ms)
         return self._keys
@@ -77,7 +77,7 @@ class NodeSasl:
 
 
 def _warn_of_idle(config: NodeConfig) -> None:
-    """Settings of what no listener speaks."""
+    """Log SASL settings that have no effect because no listener speaks SASL, or none has OAUTHBEARER."""
     mechanisms = [
         mechanism
         for listener in config.listeners

@@ -1,6 +1,6 @@
-"""The settings of a node that hold until it restarts: one row each, and how those are read that are more than a number.
+"""The settings of a node that cannot change before it restarts, one row each, with the parsers of structured values.
 
-Other settings may stand in a node's file, too, and change while the cluster runs:
+A node's file may contain other settings too, which can change while the cluster runs:
 `strandline.controller.metadata.settings`.
 """
 
@@ -66,7 +66,7 @@ def _roles(name: str, text: str) -> frozenset[str]:
 
 
 def _directories(name: str, text: str) -> tuple[str, ...]:
-    # What syncs one's name takes the directory above.
+    # A directory's name is made durable by a sync of its parent, whose path is derived from this one: normalize it.
     directories = tuple(map(os.path.abspath, split_list(text)))  # rule A1/directories-as-they-are-named
     if not directories or len(set(directories)) != len(directories):
         raise ConfigError(name, text, _DIRECTORIES)
@@ -124,7 +124,7 @@ def _rules(name: str, text: str) -> str:
 
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-"""The one authorizer that there is, under the name that it has in Kafka's files."""
+"""The only authorizer, under the name that it has in Kafka's files."""
 
 
 _AUTHORIZERS = f"{STANDARD_AUTHORIZER}, or empty for none"
@@ -164,7 +164,7 @@ def _mechanisms(name: str, text: str) -> str:
 
 
 class Identity(Settings, scope=Scope.NODE):
-    """Settings of identity: who, where, and with whom."""
+    """Settings of identity: the node's id and roles, its listeners and directories, and its cluster's controllers."""
 
     process_roles = parsed(
         "process.roles",
@@ -260,7 +260,7 @@ class Identity(Settings, scope=Scope.NODE):
 
 
 class Security(Settings, scope=Scope.NODE):
-    """Settings of security: who may listen in, who may come in, and who decides what they may do."""
+    """Settings of security: authorization, audit, TLS."""
 
     authorizer = parsed(
         "authorizer.class.name",
@@ -393,7 +393,7 @@ class Security(Settings, scope=Scope.NODE):
 
 
 class Sasl(Settings, scope=Scope.NODE):
-    """Settings of SASL: how clients prove who they are."""
+    """Settings of SASL, by which clients authenticate."""
 
     sasl_enabled_mechanisms = parsed(
         ENABLED,
@@ -467,7 +467,7 @@ class Sasl(Settings, scope=Scope.NODE):
 
 
 class Limits(Settings, scope=Scope.NODE):
-    """Settings of limits: how long, how much, how many."""
+    """Settings of timeouts, and fault injection."""
 
     disk_sync_timeout_ms = milliseconds(
         "disk.sync.timeout.ms",
@@ -500,7 +500,7 @@ PLAIN_USERS = string(
 
 
 class NodeSettings(Identity, Security, Sasl, Limits):
-    """Everything that may stand in a node's file and holds until it restarts."""
+    """All settings of a node's file that cannot change before it restarts."""
 
     broker = Part(BrokerConfig)
     listener = Part(ListenerConfig)
@@ -514,7 +514,8 @@ class NodeSettings(Identity, Security, Sasl, Limits):
 
 
 def _longer(unit_ms: int) -> Callable[[str], str]:
-    """Milliseconds in a longer unit, rounded up, as far as Kafka's type INT goes; -1, no limit, stays."""
+    """Return a converter of milliseconds (as text) to a longer unit, rounded up and at most Kafka's largest INT; 0 and
+    -1 (no limit) are unchanged."""
     return lambda text: str(min(-(-int(text) // unit_ms), INT32_MAX)) if int(text) > 0 else text
 
 
@@ -537,4 +538,4 @@ DERIVED_SETTINGS = (
         )
     ),
 )
-"""Settings that tools look up under names that Kafka has and nobody sets here."""
+"""Settings of Kafka's that tools look up and that cannot be set here."""

@@ -1,8 +1,9 @@
-"""Deletes what nothing needs from the object store: of deleted topics at once, of what was cut short after a grace.
+"""Deletes unneeded objects from the object store: those of deleted topics at once, those of interrupted copies and
+deletions ("orphans", which no metadata name) after a grace period.
 
-One broker of the cluster does it, the active one of the lowest id by its own image. A broker is asked before each round
-whether it has a session with the controller and is unfenced: the metadata of one that has not may be so old that they
-do not name what others have copied since.
+One broker of the cluster does this: the active broker with the lowest id, according to its own image. It must have a
+session with the controller and be unfenced; otherwise its metadata may be too old to name segments that others have
+copied since.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ log = structlog.get_logger("strandline.node")
 
 
 class TierReaper:
-    """Rounds of one broker.
+    """Periodic deletion of unneeded objects by one broker.
 
     Attributes:
-        deleted, deleted_bytes: objects that were deleted since the start.
-        kept: orphans that the last round left, for nothing shows that they are needed no more; the log names them.
+        deleted: number of objects deleted since the start.
+        deleted_bytes: bytes of the orphans among them.
+        kept: number of orphans that the last round did not delete, as nothing proves that they are unneeded; the log
+            names them.
     """
 
     def __init__(
@@ -46,8 +49,8 @@ class TierReaper:
         in_session: Callable[[], bool],
         reaped: Callable[[Sequence[TopicId]], Awaitable[None]],
     ) -> None:
-        """`in_session`: unfenced, and the controller hears of this broker. `reaped` tells it of deleted topics of which
-        nothing is left."""
+        """`in_session`: returns whether this broker is unfenced and has a session with the controller. `reaped`: tells
+        the controller which deleted topics have no objects left."""
         self._node_id = node_id
         self._store = store
         self._cluster_id = cluster_id
@@ -63,12 +66,12 @@ class TierReaper:
         self.deleted = self.deleted_bytes = self.kept = 0
 
     def start(self, on_fatal: Report) -> None:
-        """Reap from now on."""
+        """Start the periodic deletion."""
         self._round_due_ms = self._clock.monotonic_ms() + self._config.reaper_interval_ms
         self._task = spawn(self._run(), on_fatal, endless=True)
 
     async def stop(self) -> None:
-        """Reap no more."""
+        """Stop the periodic deletion."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -97,8 +100,8 @@ class TierReaper:
         return frozenset(segment.segment_id for segment in image.tier(topic_id, partition).segments)
 
     async def _reap_deleted(self) -> None:
-        """Delete the objects of deleted topics. That none is left is told after a grace, for a leader that did not know
-        yet may still have been copying."""
+        """Delete the objects of deleted topics. The controller is told that a topic has none left only after the grace
+        period, as a leader that did not know of the deletion may still have copied segments."""
         gone, now_ms = [], self._clock.monotonic_ms()
         for topic_id, deleted in self._image().deleted_tiers.items():
             keys = [item.key async for item in self._store.list(f"{self._cluster_id}/{deleted.topic}-{topic_id}")]
@@ -130,8 +133,8 @@ class TierReaper:
             )
 
     async def _old_orphans(self) -> AsyncIterator[Orphan]:
-        """Orphans that the rounds of this broker have found for as long as the grace. What the store says of their
-        age is of no use: its clock and the node's may be hours apart, and what is being copied would go."""
+        """Yield the orphans that rounds of this broker have seen for at least the grace period. The store's timestamps
+        are not used: its clock may be hours off, so that objects of running copies would be deleted."""
         now_ms, before, found = self._clock.monotonic_ms(), self._orphan_since, dict[str, float]()
         self._orphan_since = dict(before)
         async for orphan in find_orphans(self._store, self._cluster_id, self._known):

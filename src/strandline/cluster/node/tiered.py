@@ -1,4 +1,4 @@
-"""A broker's part in tiered storage (KIP-405): the object store, what reads it, and what tidies it up."""
+"""A broker's part in tiered storage (KIP-405): the object store, its reader, and its reaper."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from strandline.replica.tier_config import TierConfig
 from strandline.replica.tiering import TierParts
 
 READ_AHEAD_BYTES = 2 << 20
-"""Bytes fetched for a sequential reader before it asks: two GETs are under way while it takes what came before."""
+"""Bytes fetched ahead for a sequential reader: two GETs run while it consumes the previous data."""
 
 
 def open_tier_store(config: TierConfig) -> ObjectStore:
-    """The production store. Raises ConfigError."""
+    """Open the object store that the settings name. Raises ConfigError."""
     from strandline.log.object_store import open_store
 
     return open_store(config.url, config.options, timeout_ms=config.timeout_ms)
 
 
 class NodeTier:
-    """Tiered storage of a broker, where `remote.log.storage.url` is set."""
+    """Tiered storage of a broker with `remote.log.storage.url`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class NodeTier:
         broker_epoch: Callable[[], BrokerEpoch],
         in_session: Callable[[], bool],
     ) -> None:
-        """Raises ConfigError where the store cannot be opened as the settings have it."""
+        """Open the store. Raises ConfigError if that fails with these settings."""
         config, node_id = node.config.tier, node.config.node
         self._fatal = node.fatal
         self._cluster_id = node.cluster_id
@@ -66,16 +66,16 @@ class NodeTier:
         )
 
     def start(self) -> None:
-        """Look through the store now and then."""
+        """Start the periodic deletion of unneeded objects."""
         self.reaper.start(self._fatal)
 
     async def find_tiers(self, topic: str, topic_id: TopicId, allow_loss: bool) -> tuple[AdoptedTier, ...]:
-        """Find what the store has of a topic of this cluster; see `FindTiers`. Raises KafkaError, StoreError."""
+        """Find a topic's segments in the store; see `FindTiers`. Raises KafkaError, StoreError."""
         now_ms = self._believed.latest_ms()
         return await tiers_to_adopt(self.store, self._cluster_id, topic, topic_id, allow_loss=allow_loss, now_ms=now_ms)
 
     async def close(self) -> None:
-        """Ask the store nothing more; the replicas are closed already."""
+        """Close reaper, reader and store; the replicas must be closed before."""
         await self.reaper.stop()
         await self.reader.close()
         await self.store.close()

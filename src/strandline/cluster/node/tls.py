@@ -1,4 +1,4 @@
-"""The TLS of a node's listeners, made of its configuration."""
+"""TLS of a node's listeners, made from its configuration."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class NodeTls:
     """One `ListenerTls` for each listener that speaks TLS.
 
     Attributes:
-        certificates: all that may change while the node runs.
-        internal: of the INTERNAL listener and of connections to others', if they speak TLS.
+        certificates: certificates of all listeners, reloaded when their files change.
+        internal: TLS of the INTERNAL listener and of connections to other nodes; None: these are in plaintext.
     """
 
     def __init__(self, config: NodeConfig, cluster_id: str, clock: Clock) -> None:
@@ -39,14 +39,14 @@ class NodeTls:
                     self._listeners[listener.name] = self._listener(config, listener.name, clock)
 
     def of(self, name: str) -> ListenerTls | None:
-        """The TLS of a listener; None where it speaks none."""
+        """Return the TLS of a listener other than INTERNAL; None: it speaks no TLS."""
         return self._listeners.get(name)
 
     def _listener(self, config: NodeConfig, name: str, clock: Clock) -> ListenerTls:
         texts = config.of_listener(name)
 
         client_auth = texts["ssl.client.auth"]
-        if config.speaks_sasl(name):  # KIP-684: what is said for all listeners is meant for those of SSL
+        if config.speaks_sasl(name):  # KIP-684: the value for all listeners applies only to those with SSL
             client_auth = config.given.get(f"{PER_LISTENER}{name.lower()}.ssl.client.auth", "none")
 
         def make(settings: TlsSettings) -> ssl.SSLContext:

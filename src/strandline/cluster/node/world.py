@@ -1,4 +1,4 @@
-"""The production world of a node: the machine's clocks, chance, file system and network."""
+"""The production world of a node: the machine's clocks, random numbers, file system and network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strandline.proto.system import SystemClock, system_rng
 
 @dataclass(slots=True)
 class World:
-    """World of a node: all that it takes from outside in one bundle, so that the simulator can give another."""
+    """World of a node: everything that it uses from outside, in one object, so that the simulator can replace it."""
 
     disk: Disk
     rpc: Rpc
@@ -20,7 +20,7 @@ class World:
 
 
 def system_world() -> World:
-    """The real disk and gRPC; imported here, for whoever only needs a clock should not pay for them."""
+    """Return the world with the real disk and gRPC, imported here, as users of only a clock do not need them."""
     from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
     from strandline.log.real_disk import RealDisk
 

@@ -1,1 +1,1 @@
-"""What answers Kafka's APIs: a file a family, each with its decoding, its decision and its encoding."""
+"""Handlers of Kafka's APIs, one file per family of APIs, each with decoding, decision and encoding."""

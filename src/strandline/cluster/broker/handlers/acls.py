@@ -1,5 +1,5 @@
-"""DescribeAcls (29), CreateAcls (30), DeleteAcls (31): who may do what. Without an authorizer all three answer
-SECURITY_DISABLED, as in Kafka: entries that nothing asks for would only look like protection."""
+"""DescribeAcls (29), CreateAcls (30), DeleteAcls (31): access control entries. Without an authorizer all three answer
+SECURITY_DISABLED, as in Kafka: entries without effect would only look like protection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_AUTHORIZER = "no authorizer is configured on this broker: set authorizer.clas
 
 
 class AclsHandler:
-    """Describes access control entries from this broker's image, and passes changes on to the active controller."""
+    """Describes access control entries from this broker's image, and forwards changes to the active controller."""
 
     def __init__(self, *, authorizer: Authorizer, controller: ControllerChannel, timeout_ms: float) -> None:
         self._authorizer = authorizer
@@ -42,7 +42,7 @@ class AclsHandler:
     # DescribeAcls
 
     def describe(self, call: Call) -> Any:
-        """The entries that fit the filter, by resource.
+        """Answer DescribeAcls: the entries that match the filter, grouped by resource.
 
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED, INVALID_REQUEST.
@@ -57,8 +57,8 @@ class AclsHandler:
     # CreateAcls
 
     async def create(self, call: Call) -> Any:
-        """One outcome an entry, in order. Raises KafkaError CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED, or what
-        kept the controller from answering."""
+        """Answer CreateAcls: one outcome per entry, in order. Raises KafkaError CLUSTER_AUTHORIZATION_FAILED,
+        SECURITY_DISABLED, or an error of the request to the controller."""
         self._check(call.context, Operation.ALTER)
         bindings = [binding_of(one, one.resource_pattern_type) for one in call.request.creations]
         faults = [binding_fault(one) for one in bindings]
@@ -74,7 +74,7 @@ class AclsHandler:
     # DeleteAcls
 
     async def delete(self, call: Call) -> Any:
-        """One outcome a filter, in order, with the entries that it found. Raises as `create`."""
+        """Answer DeleteAcls: one outcome per filter, in order, with the deleted entries. Raises as `create`."""
         self._check(call.context, Operation.ALTER)
         filters = tuple(_filter(one) for one in call.request.filters)
         outcomes: Sequence[AclOutcome] = ()
@@ -91,12 +91,12 @@ class AclsHandler:
 
 
 def _of(kind: type[Any], number: int) -> Any:
-    """The member of an enum; UNKNOWN for a number that is none, as Kafka reads it."""
+    """Return the enum member with this number, or its member UNKNOWN (0), as Kafka does."""
     return kind(number) if number in kind.__members__.values() else kind(0)
 
 
 def binding_of(one: Any, pattern: int) -> AclBinding:
-    """An entry as messages have it; the field of its pattern has several names."""
+    """Make an entry from a message; `pattern` is a separate argument because its field has several names."""
     # rule A25/hosts-are-stored-as-written
     return AclBinding(
         kind=_of(ResourceKind, one.resource_type),

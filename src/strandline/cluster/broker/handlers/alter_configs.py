@@ -1,5 +1,6 @@
-"""IncrementalAlterConfigs (44), and AlterConfigs (33): what a resource's configs shall be altogether, where what is not
-named goes back to its default. The first took the second's place in Kafka 2.3; some clients still speak it."""
+"""IncrementalAlterConfigs (44), which changes single configs of a resource, and AlterConfigs (33), which replaces all
+of them: configs not named get their defaults. The first superseded the second in Kafka 2.3; some clients still use the
+second."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ _GIVES_VALUE = frozenset({ConfigOperation.SET, ConfigOperation.APPEND})
 
 
 class Outcome(NamedTuple):
-    """What became of one resource, as it was named."""
+    """Result of the alteration of one resource, with the resource as the request names it."""
 
     error: ErrorCode
     message: str
@@ -50,11 +51,11 @@ class Outcome(NamedTuple):
 
 
 Wanted = ResourceAlteration | tuple[ErrorCode, str] | str
-"""What is asked of one resource: a change, what has become of it already, or why it cannot be one."""
+"""The alteration of one resource, or its result if it is decided already, or why it is invalid."""
 
 
 class AlterConfigsHandler:
-    """Passes changes of configs on to the active controller; those of one resource all succeed or none does."""
+    """Forwards changes of configs to the active controller; those of one resource all succeed, or none does."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class AlterConfigsHandler:
         self._timeout_ms = timeout_ms
 
     async def alter_incrementally(self, call: Call) -> Any:
-        """One outcome a resource, in order."""
+        """Answer IncrementalAlterConfigs: one outcome per resource, in order."""
         resources, stepped = call.request.resources, call.connection.stepped
         refusals = await stepped(named_twice(_resource, resources))
 
@@ -84,7 +85,7 @@ class AlterConfigsHandler:
         return _respond(await self._outcomes(call, await stepped(each(change, resources))))
 
     async def alter_altogether(self, call: Call) -> Any:
-        """One outcome a resource, in order."""
+        """Answer AlterConfigs: one outcome per resource, in order."""
         wanted = await call.connection.stepped(each(self._replacement, call.request.resources))
         return _respond(await self._outcomes(call, wanted))
 
@@ -92,8 +93,8 @@ class AlterConfigsHandler:
         return self._loggers.alter(call.context, resource, dry_run=call.request.validate_only)
 
     async def _outcomes(self, call: Call, wanted: Sequence[Wanted]) -> list[Outcome]:
-        """Carry out what can be; one outcome for each resource asked for, in order. A text is why one cannot be; some
-        have their outcome."""
+        """Carry out the alterations in `wanted`; returns one outcome per resource of the request, in order. A string in
+        `wanted` becomes INVALID_REQUEST with that message."""
         asked = [one for one in wanted if isinstance(one, ResourceAlteration)]
         answered = iter(await self._alter(call, asked, dry_run=call.request.validate_only))
 
@@ -114,7 +115,7 @@ class AlterConfigsHandler:
     async def _alter(
         self, call: Call, resources: Sequence[ResourceAlteration], *, dry_run: bool
     ) -> list[ResourceOutcome]:
-        """One outcome a resource, in order; the changes of one resource all succeed or none does."""
+        """Alter topics, brokers and client metrics by the controller; returns one outcome per resource, in order."""
 
         def refuse(item: ResourceAlteration, error: ErrorCode, message: str) -> ResourceOutcome:
             return ResourceOutcome(item.resource_type, item.resource_name, error, message)
@@ -139,7 +140,7 @@ class AlterConfigsHandler:
         return altered
 
     def _replacement(self, resource: Any) -> ResourceAlteration | str:
-        """The changes from what is set now, or a sentence why there are none."""
+        """Return the alteration that replaces the resource's current configs, or a sentence why it is invalid."""
         if resource.resource_type == BROKER_LOGGER:
             return "levels of loggers are changed one by one: by IncrementalAlterConfigs"
         try:
@@ -154,7 +155,7 @@ class AlterConfigsHandler:
 
 
 def _alteration(resource: Any) -> ResourceAlteration | str:
-    """The change, or a sentence why it cannot be one."""
+    """Return the alteration, or a sentence why it is invalid."""
     if resource.resource_type == BROKER_LOGGER:
         return "stands more than once in the request"
     try:
@@ -195,8 +196,7 @@ def _response(outcome: Outcome) -> Any:
 
 
 def log_without_effect(kind: ResourceType, name: str, values: Mapping[str, str | None]) -> None:
-    """Settings that do nothing yet are taken, for the sake of what is written for Kafka: a line for each, with the
-    reason."""
+    """Log each of the settings that is accepted for compatibility with Kafka but has no effect, with the reason."""
     given = {setting: value for setting, value in values.items() if value is not None}
     for setting, reason in settings_without_effect(given, topic=kind is ResourceType.TOPIC).items():
         where = kind.name.lower()

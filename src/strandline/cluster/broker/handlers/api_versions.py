@@ -1,4 +1,5 @@
-"""ApiVersions (18): what is served. The first request of every client, and the only one answered in any version."""
+"""ApiVersions (18): the served APIs, versions and features. It is the first request of every client, and the only one
+that is answered in any version."""
 
 from __future__ import annotations
 
@@ -26,17 +27,18 @@ FINALIZED_EPOCH_TAG = 1
 FINALIZED_FEATURES_TAG = 2
 
 ZERO_SINCE = 4
-"""Clients of older versions cannot read a feature whose first level is 0 (KAFKA-17011): they are told of none."""
+"""First version whose clients can read a feature whose first level is 0 (KAFKA-17011); older ones do not get these."""
 
 SOFTWARE_CHARS_MAX = 64
-"""How much of a client's name and version is kept: both stay as long as its connection, and may fill a frame."""
+"""Maximum characters kept of a client's software name and version, which may be as long as a frame and are kept as long
+as the connection."""
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _VERSIONS = struct.Struct(">hhh")
 
 
 class ApiVersionsHandler:
-    """Answers with `served`: (key, first version, last version) of each API."""
+    """Answers ApiVersions. `served`: (key, first version, last version) of each API."""
 
     def __init__(
         self,
@@ -52,7 +54,8 @@ class ApiVersionsHandler:
         self._image = image
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
-        """Remember what the client says of itself; answer in version 0 to a version that is not served (KIP-511)."""
+        """Store the client's software name and version, and answer; in version 0 if the request's version is not served
+        (KIP-511)."""
         context = exchange.context
         if not FIRST <= context.version <= LAST:
             exchange.respond([self._written(0, ErrorCode.UNSUPPORTED_VERSION, b"")])
@@ -74,8 +77,8 @@ class ApiVersionsHandler:
         )
 
     def _misrouted(self, cluster_id: str | None, node_id: int) -> ErrorCode:
-        """Whether the client wanted to reach another broker, or another cluster (KIP-1242). One that comes by a
-        bootstrap address does not know yet whom it reaches."""
+        """Return REBOOTSTRAP_REQUIRED if the client meant another broker or cluster (KIP-1242), INVALID_REQUEST if it
+        names only one of the two, else NONE. A client that uses a bootstrap address names neither."""
         if (cluster_id is None) != (node_id < 0):
             return ErrorCode.INVALID_REQUEST
         if cluster_id is None or (cluster_id, node_id) == (self._image().cluster_id, self._node_id):
@@ -83,7 +86,7 @@ class ApiVersionsHandler:
         return ErrorCode.REBOOTSTRAP_REQUIRED  # rule B42/misrouted-connections-are-served
 
     def refuse_all(self, exchange: Exchange, _body: memoryview, error: ErrorCode) -> bool:
-        """The answer is this error."""
+        """Answer with `error` for the whole request."""
         exchange.respond([self._written(exchange.context.version, error, b"")])
         return True
 
@@ -99,7 +102,7 @@ class ApiVersionsHandler:
         return out
 
     def _features(self, version: int) -> bytes:
-        """The tagged fields: what this node can do, and what the cluster has settled on (KIP-584)."""
+        """Return the tagged fields with this node's supported and the cluster's finalized features (KIP-584)."""
         image = self._image()
         known = [(name, *levels) for name, levels in sorted(self._supported.items())]
         if version < ZERO_SINCE:
@@ -113,7 +116,7 @@ class ApiVersionsHandler:
 
 
 def _rows(features: list[tuple[str, int, int]]) -> bytes:
-    """Features with two levels: the first and the last supported, or the highest and the lowest finalized."""
+    """Encode features with two levels: first and last supported, or highest and lowest finalized."""
     rows = [string(name, True) + INT16.pack(one) + INT16.pack(other) + NO_TAGS for name, one, other in features]
     return array_head(len(rows), True) + b"".join(rows)
 

@@ -1,6 +1,6 @@
-"""Levels of this node's loggers, in the APIs of configs (resource type 8, KIP-412): described, set, and taken back.
+"""Levels of this node's loggers in the config APIs (resource type 8, KIP-412): describe, set and delete them.
 
-They belong to the process: nothing of them is in the metadata, and a restart begins with `logging.level`.
+They belong to the process: they are not in the metadata, and a restart begins with `logging.level`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from strandline.proto.settings import Scope, Setting, word
 log = structlog.get_logger("strandline.broker")
 
 BROKER_LOGGER = 8
-"""Kafka's `ConfigResource.Type`."""
+"""Kafka's `ConfigResource.Type.BROKER_LOGGER`."""
 
 _ROWS: dict[str, Setting[Any]] = {}
 
 
 def logger_row(name: str) -> Setting[Any]:
-    """What is told of a logger beside its level."""
+    """Return the setting that describes a logger: its documentation and possible levels."""
     if name not in _ROWS:
         _ROWS[name] = replace(word(name, "INFO", LOGGERS[name], *LEVELS), scope=Scope.BROKER)
     return _ROWS[name]
 
 
 class BrokerLoggers:
-    """Loggers of this broker, for those who may describe and alter the configs of the cluster."""
+    """Loggers of this broker, for principals that may describe and alter the configs of the cluster."""
 
     def __init__(self, node_id: NodeId, levels: LogLevels, authorizer: Authorizer) -> None:
         self._node_id = node_id
@@ -44,13 +44,14 @@ class BrokerLoggers:
         self._authorizer = authorizer
 
     def described(self, context: RequestContext, name: str) -> Iterator[tuple[str, str]]:
-        """Each logger and the level that it goes by. Raises KafkaError."""
+        """Return each logger with its level. `name`: the broker's id. Raises KafkaError CLUSTER_AUTHORIZATION_FAILED,
+        or INVALID_REQUEST for another broker."""
         require(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER)
         self._check_broker(name)
         return ((logger, self._levels.level(logger)) for logger in sorted(LOGGERS))
 
     def alter(self, context: RequestContext, resource: Any, *, dry_run: bool) -> tuple[ErrorCode, str]:
-        """Carry out the changes of one resource, all or none; NONE and "" if they are."""
+        """Carry out all changes of one resource, or none. Returns (NONE, ""), or the error and its message."""
         try:
             # rule A41/anybody-sets-levels
             require(self._authorizer, context, Operation.ALTER_CONFIGS, CLUSTER)

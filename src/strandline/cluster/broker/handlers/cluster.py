@@ -1,7 +1,7 @@
-"""DescribeCluster (60), DescribeQuorum (55), UnregisterBroker (64), and who votes: AddRaftVoter (80), RemoveRaftVoter
-(81), UpdateRaftVoter (82; KIP-853).
+"""DescribeCluster (60), DescribeQuorum (55), UnregisterBroker (64), and changes of the quorum's voters: AddRaftVoter
+(80), RemoveRaftVoter (81), UpdateRaftVoter (82; KIP-853).
 
-Only the quorum's leader knows how far the others have come, so that other nodes ask it.
+Only the quorum's leader knows how far the other replicas have fetched, so DescribeQuorum asks it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CONTROLLERS = 2
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_PARTITION = 0
 LISTENER = "INTERNAL"
-"""The name under which a controller's endpoint is shown: nodes speak gRPC there, not Kafka's wire."""
+"""Listener name of controllers' endpoints. Nodes speak gRPC there, not Kafka's protocol."""
 
 _NO_CONTROLLERS = (
     "This listener describes brokers (endpoint type 1), and carries out what Kafka asks of controllers too: name it as "
@@ -53,7 +53,7 @@ _NO_CONTROLLERS = (
 
 
 class ClusterHandler:
-    """Describes brokers and quorum, and passes changes of voters on to the active controller."""
+    """Describes brokers and quorum, and forwards changes of voters to the active controller."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ClusterHandler:
     # DescribeCluster
 
     def describe_cluster(self, call: Call) -> Any:
-        """The brokers, and where admin requests go."""
+        """Answer DescribeCluster: the brokers, and the one to which clients send admin requests."""
         request, context = call.request, call.context
         kind = getattr(request, "endpoint_type", BROKERS)  # since version 1
         if kind != BROKERS:
@@ -111,7 +111,7 @@ class ClusterHandler:
         )
 
     def refuse_cluster(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The whole answer is this error."""
+        """Return a response with `error` and no brokers."""
         return part(
             error_code=error,
             error_message=message,
@@ -122,10 +122,11 @@ class ClusterHandler:
         )
 
     async def unregister_broker(self, call: Call) -> Any:
-        """Take a broker out for good, as Kafka does: alive or not.
+        """Answer UnregisterBroker: remove a broker's registration, whether the broker is alive or not, as Kafka does.
 
         Raises:
-            KafkaError: CLUSTER_AUTHORIZATION_FAILED, BROKER_ID_NOT_REGISTERED, or what kept the controller from it.
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, BROKER_ID_NOT_REGISTERED, or an error of the request to the
+                controller.
         """
         require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
         asked = UnregisterBrokerRequest(NodeId(call.request.broker_id))
@@ -135,7 +136,7 @@ class ClusterHandler:
     # DescribeQuorum
 
     async def describe_quorum(self, call: Call) -> Any:
-        """Leader, voters and observers of the metadata log, as its leader sees them."""
+        """Answer DescribeQuorum: leader, voters and observers of the metadata log, as its leader sees them."""
         require(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER)
         quorum = await described_by_leader(
             self._quorum, node_id=self._node_id, rpc=self._rpc, timeout_ms=self._timeout_ms
@@ -148,7 +149,7 @@ class ClusterHandler:
         )
 
     def refuse_quorum(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The partition of the quorum has this error."""
+        """Return a response with `error` for the partition of the metadata log."""
         whole = error if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else ErrorCode.NONE
         return part(
             error_code=whole,
@@ -169,11 +170,13 @@ class ClusterHandler:
     # Voters
 
     async def add_voter(self, call: Call) -> Any:
-        """Give a vote to a controller's directory that has caught up. Its endpoint is that of the listener named
-        INTERNAL, or of the only one that is named; without any it is where the controller says itself that it listens.
+        """Answer AddRaftVoter: make a controller's directory that has caught up a voter.
+
+        Its endpoint is that of the listener named INTERNAL, or of the only listener in the request; without a listener
+        it is the endpoint that the controller itself announces.
 
         Raises:
-            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INCONSISTENT_CLUSTER_ID, or what kept the leader from it.
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INCONSISTENT_CLUSTER_ID, or an error of the request to the leader.
         """
         request = call.request
         self._check_change(call.context, request.cluster_id)
@@ -185,7 +188,7 @@ class ClusterHandler:
         return part(error_code=ErrorCode.NONE, error_message=None)
 
     async def remove_voter(self, call: Call) -> Any:
-        """Take the vote of a controller that lost its log. Raises as `add_voter`."""
+        """Answer RemoveRaftVoter: remove a controller's directory from the voters. Raises as `add_voter`."""
         request = call.request
         self._check_change(call.context, request.cluster_id)
         change = RemoveVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
@@ -193,7 +196,8 @@ class ClusterHandler:
         return part(error_code=ErrorCode.NONE, error_message=None)
 
     async def update_voter(self, call: Call) -> Any:
-        """Record where a voter listens, as it tells. Its endpoint is named as in `add_voter`. Raises as that."""
+        """Answer UpdateRaftVoter: store a voter's endpoint, given as in `add_voter`, and the versions of the feature
+        kraft.version that it supports. Raises as `add_voter`."""
         request = call.request
         self._check_change(call.context, request.cluster_id, Operation.CLUSTER_ACTION)
         knows = request.k_raft_version_feature
@@ -209,7 +213,7 @@ class ClusterHandler:
         return self._answer_update(ErrorCode.NONE)
 
     def refuse_update(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """The error, and who leads."""
+        """Return a response with `error` and the current leader."""
         return self._answer_update(error)
 
     def _answer_update(self, error: ErrorCode) -> Any:
@@ -236,7 +240,7 @@ class ClusterHandler:
 
 
 def _endpoint_in(listeners: Iterable[Any]) -> Endpoint | None:
-    """The listener named INTERNAL, or the only one that is named."""
+    """Return the endpoint of the listener named INTERNAL, or of the only listener; else None."""
     named = {one.name: Endpoint(one.host, one.port) for one in listeners}
     return named.get(LISTENER) or (next(iter(named.values())) if len(named) == 1 else None)
 
@@ -278,7 +282,7 @@ def _topics(call: Call, quorum: QuorumDescription | None, error: ErrorCode, mess
 
 
 async def described_by_leader(quorum: QuorumView, *, node_id: NodeId, rpc: Rpc, timeout_ms: float) -> QuorumDescription:
-    """The quorum as its leader sees it; `node_id` is who asks, and answers itself if it leads.
+    """Return the quorum as its leader sees it. `node_id`: this node, which answers itself if it leads.
 
     Raises:
         KafkaError: NOT_LEADER_OR_FOLLOWER (retriable, and an error that clients of DescribeQuorum know) while there is
@@ -304,7 +308,7 @@ async def described_by_leader(quorum: QuorumView, *, node_id: NodeId, rpc: Rpc, 
 
 
 def describe_quorum_handler(node_id: NodeId, quorum: QuorumView) -> UnaryHandler:
-    """Serves `methods.DESCRIBE_QUORUM`: what this node knows, if it leads. Every controller mounts it."""
+    """Return the handler of `methods.DESCRIBE_QUORUM`, mounted by all controllers; it answers on the leader only."""
 
     async def describe(_: DescribeQuorumRequest) -> DescribeQuorumReply:
         known = quorum.describe()

@@ -1,5 +1,5 @@
-"""Groups of the consumer protocol (KIP-848): ConsumerGroupHeartbeat (68), by which members join, live, reconcile and
-leave, and ConsumerGroupDescribe (69), with what each member has and shall have."""
+"""Groups of the consumer protocol (KIP-848): ConsumerGroupHeartbeat (68), by which members join, stay, reconcile and
+leave, and ConsumerGroupDescribe (69), with the current and target assignment of each member."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from strandline.proto.kafka.consumer_group_records import Assignment
 from strandline.proto.steps import Mapped
 
 OWN_ID_SINCE = 1
-"""From this version on members make their ids themselves, and subscribe by pattern."""
+"""First version in which members choose their own ids, and may subscribe by pattern."""
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
-"""Kafka's numbers for the protocol of a member; a group that moves from one to the other has both."""
+"""Kafka's numbers for the protocol of a member; a group that migrates has members of both."""
 
 
 class ConsumerGroupsHandler:
-    """Passes heartbeats on to the group's coordinator, and describes its groups."""
+    """Forwards heartbeats to the group's coordinator, and describes its groups."""
 
     def __init__(self, *, groups: GroupCoordinator, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
         self._groups = groups
@@ -56,7 +56,7 @@ class ConsumerGroupsHandler:
     # ConsumerGroupHeartbeat
 
     async def heartbeat(self, call: Call) -> Any:
-        """What the member shall be from now on."""
+        """Answer ConsumerGroupHeartbeat: the member's id, epoch, and new assignment if it has changed."""
         request, version = call.request, call.context.version
         if version >= OWN_ID_SINCE and not request.member_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a member makes its own id")
@@ -85,7 +85,7 @@ class ConsumerGroupsHandler:
         )
 
     async def _heartbeat(self, context: RequestContext, command: ConsumerHeartbeat) -> ConsumerAnswer:
-        """What the member shall be from now on.
+        """Pass a heartbeat to the coordinator and return its answer, without topics that the member may not see.
 
         Raises:
             KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_REQUEST, NOT_COORDINATOR,
@@ -106,8 +106,8 @@ class ConsumerGroupsHandler:
         return answer if answer.assigned is None else answer._replace(assigned=self._visible(context, answer.assigned))
 
     def _visible(self, context: RequestContext, assigned: Assignment) -> Assignment:
-        """What a member may be told of its assignment. A pattern is held against all topics that there are, and one
-        that was named may have been forbidden since."""
+        """Return an assignment without topics that the member may not DESCRIBE: a pattern is matched against all
+        topics, and the right to a named topic may have been revoked."""
         known = self._image().topic_by_id
         # rule A20/patterns-show-every-topic
         return {
@@ -119,13 +119,13 @@ class ConsumerGroupsHandler:
     # ConsumerGroupDescribe
 
     async def describe(self, call: Call) -> Any:
-        """One answer a group, in order."""
+        """Answer ConsumerGroupDescribe: one answer per group, in order."""
         groups = await describe_each(call, call.request.group_ids, self._describe)
         return part(groups=Mapped(partial(self._group, call), groups))
 
     async def _describe(self, context: RequestContext, group_id: str) -> ConsumerGroupDescription:
-        """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_GROUP_ID,
-        GROUP_ID_NOT_FOUND (classic groups too), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return a group's description. Raises KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
+        INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (classic groups too), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
         require(self._authorizer, context, Operation.DESCRIBE, group(group_id))
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
@@ -180,7 +180,7 @@ class ConsumerGroupsHandler:
         )
 
     def _assignment(self, assignment: Assignment) -> Any:
-        """A topic that was deleted meanwhile has no name any more and is left out."""
+        """Return an assignment with topic names; topics deleted meanwhile have none, and are left out."""
         topics = self._image().topic_by_id
         return part(
             topic_partitions=tuple(

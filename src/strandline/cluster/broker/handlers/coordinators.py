@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker coordinates a group or a transactional id."""
+"""FindCoordinator (10): the broker that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CoordinatorKind(IntEnum):
 
 
 class CoordinatorAnswer(NamedTuple):
-    """Who coordinates `key`, or an error and NO_NODE."""
+    """The coordinator of `key`, or an error and NO_NODE."""
 
     key: str
     error: ErrorCode
@@ -54,7 +54,7 @@ class CoordinatorAnswer(NamedTuple):
 
 
 class CoordinatorsHandler:
-    """Names coordinators; the first question of a kind creates the topic that they keep their state in."""
+    """Answers FindCoordinator; the first request of a kind creates the topic in which coordinators keep their state."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class CoordinatorsHandler:
         self._brokers = brokers
 
     async def find(self, call: Call) -> Any:
-        """One answer a key."""
+        """Answer FindCoordinator: one answer per key."""
         kind = call.request.key_type if call.context.version >= KIND_SINCE else 0
         return _respond(call, await self._find(call, kind, _keys(call)))
 
     async def _find(self, call: Call, kind: int, keys: list[str]) -> list[CoordinatorAnswer]:
-        """One answer a key.
+        """Return one answer per key.
 
         Errors: COORDINATOR_NOT_AVAILABLE, on which clients ask again; GROUP_AUTHORIZATION_FAILED,
-        TRANSACTIONAL_ID_AUTHORIZATION_FAILED (also while there are no transactions: every client gives up at once);
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED (also while transactions are off, as every client gives up on it at once);
         INVALID_REQUEST for other kinds.
         """
         if kind == CoordinatorKind.GROUP:
@@ -118,8 +118,9 @@ class CoordinatorsHandler:
         return CoordinatorAnswer(key, ErrorCode.NONE, "", leader, endpoint)
 
     async def _settled_leader(self, coordinator: Coordinator[Any], key: str) -> NodeId | None:
-        """A client that asks has just lost its coordinator, perhaps. To be told the dead one again would cost it a
-        second; so a leader whose stream broke a moment ago is not named before it is known whether it stays."""
+        """Return the leader of the key's partition, or None. A leader in doubt (`Brokers.doubtful_leaders`) is returned
+        only after `SETTLE_MS_MAX`: the client may ask because that broker died, and would lose a second if it got the
+        same broker again."""
         waited_ms = 0.0
         while True:
             placed = coordinator.placed(key)
@@ -142,7 +143,7 @@ def _respond(call: Call, answers: list[CoordinatorAnswer]) -> Any:
 
 
 def _where(one: CoordinatorAnswer) -> dict[str, Any]:
-    """The coordinator of one key, or why there is none."""
+    """Return the response fields for one key: its coordinator, or the error."""
     host, port = ("", -1) if one.endpoint is None else one.endpoint
     return {
         "node_id": one.node_id,

@@ -1,4 +1,4 @@
-"""DeleteRecords (21): records deleted from the front of partitions (KIP-107)."""
+"""DeleteRecords (21): deletes records from the beginning of partitions (KIP-107)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from strandline.replica.partition import PendingDeletion
 
 
 class Deletion(NamedTuple):
-    """Delete what lies below `offset`; -1: everything that is committed."""
+    """Request to delete the records of a partition below `offset`; -1: all below the high watermark."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class Deletion(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """What became of one partition: the low watermark, below which no replica in sync has anything (-1: an error)."""
+    """Result for one partition. `low_watermark`: smallest log start offset of the in-sync replicas; -1 on an error."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class Deleted(NamedTuple):
 
 
 class DeleteRecordsHandler:
-    """Deletes records where this broker leads; answered when the followers in sync have done it too."""
+    """Deletes records of partitions that this broker leads; answers when in-sync followers have deleted them too."""
 
     def __init__(
         self,
@@ -55,24 +55,24 @@ class DeleteRecordsHandler:
         self._configs = configs
 
     async def delete(self, call: Call) -> Any:
-        """One outcome a partition."""
+        """Answer DeleteRecords: one outcome per partition."""
         timeout_ms = max(call.request.timeout, 0.0)
         outcomes = await self._delete(call, timeout_ms)
         topics = await call.connection.stepped(grouped((outcome.topic, outcome) for outcome in outcomes))
         return part(topics=Mapped(_deleted, topics, topics.values()))
 
     async def _delete(self, call: Call, timeout_ms: float) -> list[Deleted]:
-        """One outcome a deletion, in order. Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION,
-        INVALID_TOPIC_EXCEPTION for an internal topic, POLICY_VIOLATION for one that is compacted alone,
-        OFFSET_OUT_OF_RANGE beyond the high watermark, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT when a follower in sync
-        has not done it in time (the leader has).
+        """Return one outcome per deletion, in order. Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION,
+        INVALID_TOPIC_EXCEPTION for an internal topic, POLICY_VIOLATION for a cleanup.policy without delete,
+        OFFSET_OUT_OF_RANGE above the high watermark, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT if an in-sync follower
+        has not deleted in time (the leader has).
         """
         loop = asyncio.get_running_loop()
         waiting: list[asyncio.Future[None]] = []
         pending: list[PendingDeletion] = []
 
         def begin(one: Deletion) -> list[Deleted]:
-            """Its outcome stands in the list as soon as there is one."""
+            """Begin one deletion. Returns a list that gets its outcome, now or later."""
             refused = self._undeletable(call.context, one)
             if refused is not ErrorCode.NONE:
                 return [Deleted(one.topic, one.partition, refused)]

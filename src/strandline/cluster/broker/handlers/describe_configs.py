@@ -1,9 +1,9 @@
-"""DescribeConfigs (32): which value of each config holds, where it comes from, and what else was set.
-ListConfigResources (74): what has configs.
+"""DescribeConfigs (32): the effective value of each config, its source, and values of lower precedence (synonyms).
+ListConfigResources (74): the resources that have configs.
 
-Tools ask for all topics at once: 1,500 of them are 4 MB of answer, and half a second of work if each value of each
-topic is written anew. Most topics go by the same values, so each is written once for a request; and others have their
-turn in between.
+Tools ask for all topics at once: 1,500 topics make a response of 4 MB, and half a second of work if each value of each
+topic is encoded. Most topics have the same values, so each distinct value is encoded once per request; and the event
+loop runs other work in between.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ DOCUMENTATION_SINCE = 3
 FLEXIBLE_SINCE = 4
 
 RESOURCE_TYPES_SINCE = 1
-"""Version of ListConfigResources in which types are asked for; before, it lists subscriptions to client metrics."""
+"""First version of ListConfigResources with resource types; before, it lists subscriptions to client metrics."""
 
 SLICE_MS = 10.0
-"""How long resources are described at a stretch."""
+"""Milliseconds for which resources are described before the event loop runs other work."""
 
 
 class DescribedConfig(NamedTuple):
-    """One config; `synonyms` are (name, value, source), the one that holds first. A secret's value is None."""
+    """One config. `synonyms` are (name, value, source), the effective one first. The value of a secret is None."""
 
     name: str
     row: Setting[Any]
@@ -52,7 +52,7 @@ class DescribedConfig(NamedTuple):
 
 
 class DescribedResource(NamedTuple):
-    """What is known of one resource, or why nothing is told."""
+    """The configs of one resource, or an error."""
 
     resource_type: int
     resource_name: str
@@ -86,7 +86,8 @@ class DescribeConfigsHandler:
         self._clock = clock
 
     async def describe(self, call: Call) -> list[bytes]:
-        """Each resource once: what is asked in ten bytes is answered in thousands."""
+        """Answer DescribeConfigs, encoded. A resource that is named repeatedly is described once, as ten bytes of
+        request make thousands of response."""
         asked = {(resource.resource_type, resource.resource_name): resource for resource in call.request.resources}
         flexible = call.context.version >= FLEXIBLE_SINCE
         clock, known = self._clock, dict[DescribedConfig, bytes]()
@@ -104,8 +105,8 @@ class DescribeConfigsHandler:
     def _describe(
         self, context: RequestContext, resource_type: int, name: str, keys: tuple[str, ...] | None
     ) -> DescribedResource:
-        """The configs of a topic, of this broker or its loggers, or the dynamic defaults of all brokers (name ""); no
-        keys: all.
+        """Describe the configs of a topic, of this broker or its loggers, of a client metrics subscription, or the
+        dynamic defaults of all brokers (name ""). `keys`: names of the configs; None or empty: all.
 
         Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST (another broker's id, or a type
         that is not served), TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED.
@@ -164,7 +165,8 @@ class DescribeConfigsHandler:
     # ListConfigResources
 
     def list_resources(self, call: Call) -> Any:
-        """The names of subscriptions to client metrics, and of what else has configs; no types asked for: all.
+        """Answer ListConfigResources: the client metrics subscriptions, topics and brokers of the requested types; no
+        types: all.
 
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION for a type that has no configs here.
@@ -205,7 +207,7 @@ def _config(call: Call, config: DescribedConfig) -> Any:
 
 
 def _encoded(call: Call, resource: DescribedResource, known: dict[DescribedConfig, bytes]) -> bytes:
-    """A DescribeConfigsResult; `known` are the configs that were written before."""
+    """Encode a DescribeConfigsResult. `known`: configs that are encoded already; new ones are added."""
     flexible = call.context.version >= FLEXIBLE_SINCE
     parts = [
         INT16.pack(resource.error),
@@ -251,7 +253,8 @@ def _of_derived(derived: DerivedSetting, origin: DescribedConfig | None) -> Desc
 
 
 def _with_factor(config: DescribedConfig, chosen: int) -> DescribedConfig:
-    """default.replication.factor as new topics get it: tools create topics by it, and -1 is no number of copies."""
+    """Return default.replication.factor with the number that new topics get in place of -1, as tools create topics with
+    this value."""
     synonyms = tuple((name, str(chosen) if value == "-1" else value, source) for name, value, source in config.synonyms)
     return config._replace(value=synonyms[0][1], synonyms=synonyms)
 

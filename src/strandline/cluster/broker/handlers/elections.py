@@ -1,8 +1,8 @@
 """ElectLeaders (43), with a preview.
 
-Kafka knows two election types, 0 (preferred) and 1 (unclean). Ours has two more, -1 and -2: the same elections without
-carrying them out, the message telling what each would do and cost. A broker that does not know them refuses them,
-where a flag in a tagged field would be passed over and the election held.
+Kafka has two election types, 0 (preferred) and 1 (unclean). Here there are two more, -1 and -2, which preview the same
+elections: the messages tell what each election would do and lose. A broker that does not know these types refuses
+them, whereas it would ignore a flag in a tagged field and hold the election.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _KINDS = {
 
 
 _NOTHING_TO_DO = (ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-"""Outcomes that are left out where no partition is named: one that was deleted meanwhile among them."""
+"""Outcomes left out of the response to a request that names no partitions; unknown ones were deleted meanwhile."""
 
 
 class ElectionsHandler:
-    """Passes elections that an operator asks for on to the active controller."""
+    """Forwards elections that an operator requests to the active controller."""
 
     def __init__(
         self, *, image: Callable[[], MetadataImage], authorizer: Authorizer, controller: ControllerChannel
@@ -50,13 +50,14 @@ class ElectionsHandler:
         self._controller = controller
 
     async def elect(self, call: Call) -> Any:
-        """One outcome for each partition asked for, or, where none is named, that needed an election. The controller is
-        asked for some of them after the others.
+        """Answer ElectLeaders: one outcome per named partition, or, if none is named, per partition that needed an
+        election. The controller is asked in parts of `ASKED_MAX` partitions.
 
         Raises:
-            KafkaError: CLUSTER_AUTHORIZATION_FAILED, or what kept the controller from answering.
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST (unknown election type), or an error of the
+                requests to the controller.
         """
-        wire_kind = getattr(call.request, "election_type", 0)  # version 0 knows preferred elections alone
+        wire_kind = getattr(call.request, "election_type", 0)  # version 0 has preferred elections only
         if wire_kind not in _KINDS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no election type {wire_kind}: 0 is preferred, 1 unclean")
         kind, dry_run = _KINDS[wire_kind]
@@ -105,7 +106,7 @@ def _elected(dry_run: bool, topic: str, outcomes: list[ElectionOutcome]) -> Any:
 
 
 def _message(outcome: ElectionOutcome, dry_run: bool) -> str:
-    """What the answer says of one partition; a preview names the candidates too."""
+    """Return the message for one partition; in a preview with the chosen leader and all candidates."""
     if not dry_run:
         return outcome.message
     chosen = f"Broker {outcome.leader} would lead." if outcome.error is ErrorCode.NONE else ""

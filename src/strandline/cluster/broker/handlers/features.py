@@ -1,4 +1,4 @@
-"""UpdateFeatures (57; KIP-584, KIP-778). What features there are stands in ApiVersions."""
+"""UpdateFeatures (57; KIP-584, KIP-778). ApiVersions tells which features there are."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.apis import Api
 
 RESULTS_UNTIL = 1
-"""The last version with a result for each feature."""
+"""Last version with a result for each feature."""
 
 
 class FeaturesHandler:
-    """Passes levels that an operator asks for on to the active controller."""
+    """Forwards feature levels that an operator requests to the active controller."""
 
     def __init__(self, *, authorizer: Authorizer, controller: ControllerChannel) -> None:
         self._authorizer = authorizer
         self._controller = controller
 
     async def update(self, call: Call) -> Any:
-        """All of the levels, or an error of the whole: no version of Kafka's clients looks further then.
+        """Answer UpdateFeatures: all levels are set, or none and the whole response has the error. After such an error
+        no version of Kafka's clients looks at the results of single features.
 
         Raises:
-            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST (no such upgrade type), or what the controller
-                answered.
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST (unknown upgrade type), or an error of the request
+                to the controller.
         """
         require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
         asked = UpdateFeaturesRequest(
@@ -46,12 +47,12 @@ class FeaturesHandler:
         return part(error_code=ErrorCode.NONE, error_message=None, results=results)
 
     def refuse(self, _call: Call, error: ErrorCode, message: str) -> Any:
-        """The whole answer is this error."""
+        """Return a response with `error` for the whole request."""
         return part(error_code=error, error_message=message or None, results=())
 
 
 def _kind(update: Any) -> UpdateKind:
-    """Version 0 has a flag, which allows what an unsafe downgrade does; later ones have a type."""
+    """Return the upgrade type. Version 0 has a flag in its place that allows any downgrade, also an unsafe one."""
     if hasattr(update, "allow_downgrade"):
         return UpdateKind.UNSAFE_DOWNGRADE if update.allow_downgrade else UpdateKind.UPGRADE
     try:

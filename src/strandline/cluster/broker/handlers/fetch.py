@@ -1,9 +1,10 @@
-"""Fetch (1): committed batches from the leaders of their partitions, in sessions (KIP-227, `fetch_sessions`).
+"""Fetch (API key 1): returns committed batches from the leaders of partitions, in sessions (KIP-227, `fetch_sessions`).
 
-A fetch with too few bytes is parked until there are more, or its time is over. A parked fetch is not a task: it is
-woken by the high watermarks of its partitions, or their last stable offsets where it reads committed transactions. It
-reads on from where its last read ended, and keeps what it has (those bytes are committed, so they cannot change).
-Shared deadlines end its wait. Thousands of partitions are looked at in many turns of the loop, by a task.
+A fetch that finds too few bytes is parked until there are more or its longest wait is over. A parked fetch is not a
+task: it is woken when the high watermark of one of its partitions rises (with read_committed: the last stable offset).
+It then reads on from where its last read ended, and keeps the data that it has, which is committed and cannot change.
+One timer wheel for all fetches ends their waits. A fetch of thousands of partitions is read by a task, over many turns
+of the loop.
 """
 
 from __future__ import annotations
@@ -64,23 +65,23 @@ from strandline.replica.states import ReadOutcome
 log = structlog.get_logger("strandline.broker")
 
 ZSTD_SINCE = 10
-"""KIP-110: an older consumer cannot mean to read zstd."""
+"""First version of Fetch whose clients can read zstd (KIP-110)."""
 
 GRANULARITY_MS = 5.0
-"""A long poll ends this much late at most."""
+"""Maximum milliseconds by which the end of a long poll is late."""
 
 SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-"""Errors of the whole answer, not of a partition."""
+"""Errors of the whole response, not of a partition."""
 
 READ_BYTES_MIN = 1024 * 1024
-"""A fetch may read this much even when the memory budget is used up: it must make progress."""
+"""Bytes that a fetch may read even if the memory budget is used up, so that it makes progress."""
 
 DEBUGGING_CONSUMER = -2
-"""The replica id by which Kafka's tools read what each replica has (FetchRequest.DEBUGGING_CONSUMER_ID)."""
+"""Replica id with which Kafka's tools read from any replica (FetchRequest.DEBUGGING_CONSUMER_ID)."""
 
 POINTS_TO_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
@@ -96,8 +97,8 @@ class Shared:
     """Parts of a broker that all its fetches use.
 
     Attributes:
-        fetch_max_bytes: most bytes of one answer (`fetch.max.bytes`).
-        rack_aware: consumers may read from replicas that do not lead (KIP-392).
+        fetch_max_bytes: maximum bytes of records in one response (`fetch.max.bytes`).
+        rack_aware: consumers may read from followers (KIP-392).
     """
 
     replicas: ReplicaManager
@@ -111,7 +112,7 @@ class Shared:
 
 
 class _Wake:
-    """Wait of a parked fetch for more of one partition."""
+    """Wait of a parked fetch for more data of one partition."""
 
     __slots__ = ("fetch", "result", "withdraw")
 
@@ -121,7 +122,7 @@ class _Wake:
         self.withdraw: Callable[[], None] | None = None
 
     def risen(self) -> None:
-        """Read on: the high watermark, or the last stable offset, has risen, or the role has changed."""
+        """Wake the fetch: the partition's high watermark or last stable offset has risen, or its role has changed."""
         self.withdraw = None
         self.fetch.woken(self)
 
@@ -131,7 +132,7 @@ class Fetch:
 
     Invariants:
         * `done` is called exactly once, unless the fetch is cancelled before;
-        * what is charged to the budget for it is released when it ends.
+        * the bytes charged to the budgets for it are released when it ends.
     """
 
     __slots__ = (
@@ -172,7 +173,7 @@ class Fetch:
         self._kept = 0
         self._ended = False
         self._is_short = False
-        """Whether there is data that was not read in time: then the client should ask again at once."""
+        """True if data was not read in time: then the response is sent at once, and the client should fetch again."""
         self._wakes: list[_Wake] = []
         self._woken: dict[_Wake, None] = {}
         self._ticket: Ticket | None = None
@@ -180,29 +181,29 @@ class Fetch:
         self.results = results
 
     def begin(self) -> Steps[None]:
-        """Read what there is."""
+        """Read the available data, then answer or park the fetch."""
         return self._read(self.results)
 
     def woken(self, wake: _Wake) -> None:
-        """A partition has more, or will never have: look at all that woke in this loop turn together."""
+        """Read a partition again that has more data or is hosted no more, with all others woken in this loop turn."""
         if not self._woken:
             asyncio.get_running_loop().call_soon(self._go_on, self._read_on)
         self._woken[wake] = None
 
     def expire(self) -> None:
-        """Answer with what there is: the longest wait is over."""
+        """Answer with the data read so far: the longest wait is over."""
         self._ticket = None
         self._go_on(self._end)
 
     def cancel(self) -> None:
-        """Forget the fetch: its client has gone."""
+        """Drop the fetch: its client has disconnected."""
         if not self._ended:
             self._release()
             if self._task is not None:
                 self._task.cancel()
 
     def _go_on(self, work: Callable[[], None]) -> None:
-        """Do the work when the client has its turn: many may have waited for the same records, or the same time."""
+        """Do the work in a turn of the client: the same records or deadline may have woken many fetches at once."""
         loop_time = self._shared.loop_time
         if loop_time.admits(self._peer):  # rule A26/woken-fetches-hold-the-loop
             loop_time.measured(self._peer, work)
@@ -223,7 +224,7 @@ class Fetch:
             self._give_up(error)
 
     def _read(self, results: list[FetchedPartition]) -> Steps[None]:
-        """Read what there is, then answer or wait; cold bytes are read by a task first."""
+        """Read the available data, then answer or park the fetch. A task first reads data that is not in memory."""
         cold: list[FetchedPartition] = []
         for part in parts(results):  # rule A26/a-long-fetch-is-read-in-one-turn
             if part is not results:
@@ -237,7 +238,7 @@ class Fetch:
             yield from self._answer_or_wait(results)
 
     def _read_warm(self, result: FetchedPartition) -> bool:
-        """Read what is in memory; false if the bytes have to be waited for."""
+        """Read a partition's data from memory. Return False if the data must be read from disk or object store."""
         if result.error is not ErrorCode.NONE or result.diverging is not None or result.preferred_replica >= 0:
             return True
         outcome = self._shared.replicas.read(*self._place(result), **self._limits(result))
@@ -246,7 +247,7 @@ class Fetch:
         return outcome is not None
 
     def _give_up(self, error: BaseException) -> None:
-        """An internal error, where nobody above would see it: log it, and answer."""
+        """Log an internal error that no caller would see, and answer UNKNOWN_SERVER_ERROR for all partitions."""
         log.error("internal error: a fetch failed", exc_info=error)
         for result in self.results:
             result.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -270,7 +271,7 @@ class Fetch:
                 result.fail(error.code)
             else:
                 self._take(result, outcome)
-                # The object store has it, and was too slow: no watermark wakes this fetch when it comes.
+                # The object store has the data and was too slow: no watermark wakes this fetch when it arrives.
                 self._is_short |= not outcome.data and outcome.next_offset < outcome.high_watermark
             finally:
                 self._charge(Account.FETCH, -limits["max_bytes"])
@@ -282,7 +283,7 @@ class Fetch:
         return result.tp, result.next_offset
 
     def _limits(self, result: FetchedPartition) -> dict[str, Any]:
-        """Bounds of the next read. The first batch of an answer is read whatever its size (KIP-74)."""
+        """Keyword arguments that bound the next read. The first batch of a response may have any size (KIP-74)."""
         room = min(result.wanted.max_bytes - result.size, self._max_bytes - self._size)
         names_a_rack = self._request.rack is not None
         chooses = self._request.replica_id == DEBUGGING_CONSUMER or self._shared.rack_aware
@@ -308,7 +309,7 @@ class Fetch:
             result.size += len(data)
             result.next_offset = outcome.next_offset
             self._size += len(data)
-            if outcome.aborted:  # one that goes on behind what was read before is named once
+            if outcome.aborted:  # an aborted transaction that spans several reads is named once
                 aborted = [(one.producer_id, one.first_offset) for one in to_be_named(outcome.aborted, data)]
                 # rule C13/aborted-twice
                 result.aborted = tuple(dict.fromkeys((*result.aborted, *aborted)))
@@ -351,13 +352,13 @@ class Fetch:
         self._wakes.append(wake)
 
     def _has_more(self, result: FetchedPartition) -> bool:
-        """True if the high watermark has risen since the read, some turns ago, or it is hosted no more."""
+        """True if the high watermark has risen since the read, some turns ago, or the partition is hosted no more."""
         partition = None if result.tp is None else self._shared.replicas.partition(result.tp)
         return partition is None or partition.high_watermark > result.high_watermark
 
     def _may_wait(self) -> bool:
-        """True if there is room to remember the request while it waits; else it is answered at once, with what there
-        is."""
+        """Charge the parked request to `KeptMemory`. Return False if no memory is left: then the fetch is answered at
+        once, with the data that it has."""
         size = 0 if self._kept else FETCH_BYTES + PARTITION_BYTES * len(self.results)
         if size and not self._shared.kept.hold(self._principal, size):
             return False
@@ -401,7 +402,7 @@ def _withdraw(wakes: list[_Wake]) -> Steps[None]:
 
 
 def point_to_leader(image: MetadataImage, result: FetchedPartition) -> None:
-    """Name the leader beside an error that means "not here" (KIP-951)."""
+    """Add the current leader to a result whose error means that this broker does not lead the partition (KIP-951)."""
     if result.error in POINTS_TO_LEADER and result.tp is not None:
         partition = image.partition(result.tp.topic, result.tp.partition)
         if partition is not None:
@@ -413,8 +414,8 @@ def point_to_leader(image: MetadataImage, result: FetchedPartition) -> None:
 
 
 def _is_nothing_to_it(result: FetchedPartition) -> bool:
-    """True if the client may not read this partition, or there is none: no session begins with it, and the next fetch
-    is in full again."""
+    """True if the client may not read the partition or it does not exist. Then no session begins, and the next fetch
+    lists all partitions again."""
     return result.error in _NOTHING_TO_IT
 
 
@@ -426,7 +427,7 @@ _NOTHING_TO_IT = (
 
 
 def _explain(results: Sequence[FetchedPartition]) -> dict[str, object]:
-    """Figures of a slow fetch: from where it reads, and whether it waited for a disk."""
+    """Return log fields of a slow fetch: the offsets that it reads from, and whether it waited for disk or store."""
     cold = [result.tp for result in results if result.was_cold]
     places = (f"{result.tp or result.wanted.topic}@{result.wanted.fetch_offset}" for result in results)
     figures: dict[str, object] = {"topic_partitions": some_of(places, len(results))}
@@ -434,7 +435,7 @@ def _explain(results: Sequence[FetchedPartition]) -> dict[str, object]:
 
 
 class FetchHandler:
-    """Handler of fetches: decodes, finds the partitions, has them read (`Fetch`), answers.
+    """Handles Fetch requests: decodes them, finds their partitions, reads them (`Fetch`), and answers.
 
     Attributes:
         sessions: the fetch sessions of all connections.
@@ -473,20 +474,20 @@ class FetchHandler:
         self.sessions = FetchSessions(clock, config.fetch_session_slots, kept)
 
     def close(self) -> None:
-        """Forget every deadline; nothing is answered any more."""
+        """Cancel all deadlines; parked fetches are not answered any more."""
         self._deadlines.close()
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
-        """Read; answered at once, or when there is enough, or when the wait is over.
+        """Read, and answer once there are min_bytes or the longest wait is over.
 
         Errors of a partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED,
         NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR,
-        and INVALID_REQUEST to one who says to be a replica.
+        UNSUPPORTED_COMPRESSION_TYPE, and INVALID_REQUEST for a request that claims to come from a replica.
         """
         exchange.connection.in_steps(exchange, self._begin(exchange, body))
 
     def _begin(self, exchange: Exchange, body: memoryview) -> Steps[None]:
-        """Do everything up to the first read, and that."""
+        """Decode the request, open its session, find its partitions, and do the first read."""
         context = exchange.context
         message = yield from read_request_in_steps(body, context.version)
         asked = self._authorizer.generation
@@ -509,7 +510,7 @@ class FetchHandler:
             return
         if results is None:
             results = yield from self._locate_all(context, message, opened.wanted)
-        # What was asked is held by the results alone from here on, and ends with them.
+        # From here on only the results hold the requested partitions, and are let go in steps.
         message = message._replace(max_bytes=int(min(message.max_bytes, exchange.fetch_bytes_max)), partitions=())
         opened = opened._replace(wanted=())
         fetch = Fetch(
@@ -527,7 +528,7 @@ class FetchHandler:
         yield from fetch.begin()
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
-        """Answer with this error for every partition, or for the whole where it is one of sessions."""
+        """Answer with `error` for every partition, or for the whole response if it is one of `SESSION_ERRORS`."""
         version = exchange.context.version
         message = read_request(body, version)
         opened = Opened(error, None, False, [])
@@ -551,7 +552,7 @@ class FetchHandler:
         return True
 
     def _open(self, exchange: Exchange, message: FetchRequest, *, begins: bool) -> Steps[Opened]:
-        """`begins`: a session may begin with this request."""
+        """Open the request's session. `begins`: a new session may begin with this request."""
         return self.sessions.open(
             exchange.connection,
             principal=exchange.context.principal,
@@ -571,8 +572,8 @@ class FetchHandler:
         results: list[FetchedPartition],
         asked: object,
     ) -> Steps[None]:
-        """Answer; in an incremental session with what the client does not know yet. `asked`: the authorizer's
-        generation when the request came."""
+        """Answer; in an incremental session only with partitions that have changed for the client. `asked`: the
+        authorizer's generation when the request arrived."""
         context, session = exchange.context, opened.session
         throttle_ms, sends = exchange.throttle_fetch(sum(result.size for result in results))
         if not sends:
@@ -604,8 +605,8 @@ class FetchHandler:
                 yield from let_go(sent)
 
     def _respond_without(self, exchange: Exchange, message: FetchRequest, opened: Opened, throttle_ms: int) -> None:
-        """Answer a client that has had too much: with nothing of what was found, and its session goes on as if it was
-        not asked. One that begins with this request does not begin (KIP-219, Kafka's `getThrottledResponse`)."""
+        """Answer a throttled client without any partitions. An existing session goes on as if there had been no
+        request; a new one does not begin (KIP-219, Kafka's `getThrottledResponse`)."""
         session_id = NO_SESSION
         if opened.session is not None and opened.incremental:
             session_id = opened.session.session_id
@@ -624,8 +625,8 @@ class FetchHandler:
     def _unless_revoked(
         self, context: RequestContext, results: Sequence[FetchedPartition]
     ) -> Steps[list[FetchedPartition]]:
-        """Results without those of topics that the client may not read any more: the right may have been taken while
-        the fetch waited (rule A20), and what was found is not sent."""
+        """Return the results with TOPIC_AUTHORIZATION_FAILED and no data for topics whose READ right was revoked while
+        the fetch waited (rule A20)."""
         kept: list[FetchedPartition] = []
         may: dict[str, bool] = {}
         for result in results:
@@ -645,7 +646,7 @@ class FetchHandler:
     def _locate_all(
         self, context: RequestContext, request: FetchRequest, wanted: Sequence[FetchPartition]
     ) -> Steps[list[FetchedPartition]]:
-        """Find the partitions; each topic, and the right to read it, is asked for once."""
+        """Return a result for each partition, located or with an error; each topic and its right is looked up once."""
         results: list[FetchedPartition] = []
         topics: dict[tuple[str | None, TopicId | None], TopicInfo | ErrorCode] = {}
         for one in wanted:
@@ -662,7 +663,7 @@ class FetchHandler:
     def _find_topic(
         self, context: RequestContext, named: str | None, topic_id: TopicId | None
     ) -> TopicInfo | ErrorCode:
-        """The topic, or the error of all its partitions."""
+        """Return the topic, or the error of all its partitions."""
         found = find_topic(self._image(), named, topic_id)
         name = named if isinstance(found, ErrorCode) else found.name
         if name is not None and not self._authorizer.authorize(context, ((Operation.READ, topic(name)),))[0]:
@@ -672,7 +673,7 @@ class FetchHandler:
     def _locate(
         self, context: RequestContext, request: FetchRequest, result: FetchedPartition, found: TopicInfo | ErrorCode
     ) -> None:
-        """Find the partition in its topic, and compare the reader's history with ours."""
+        """Find the partition in its topic, compare the reader's last epoch with the log, look for a nearer replica."""
         wanted = result.wanted
         if request.replica_id >= 0:
             result.fail(ErrorCode.INVALID_REQUEST)
@@ -691,7 +692,7 @@ class FetchHandler:
                 self._prefer_nearer(result, result.tp, request.rack)
 
     def _is_stored_in_zstd(self, name: str, number: int) -> bool:
-        """True if the topic's setting says zstd, as Kafka has it; what a producer packed so goes to any reader."""
+        """True if the topic's `compression.type` is zstd. As in Kafka, zstd batches of producers go to any reader."""
         partition = self._replicas.partition(TopicPartition(name, number))
         if partition is None or partition.log is None or partition.log.config.stored_codec is None:
             return False
@@ -711,8 +712,8 @@ class FetchHandler:
             result.diverging = (end.leader_epoch, end.end_offset)
 
     def _prefer_nearer(self, result: FetchedPartition, tp: TopicPartition, rack: str) -> None:
-        """KIP-392, as the leader: name the replica in the consumer's rack that has most of what it wants to read, if
-        it is in sync and this broker is elsewhere."""
+        """As the leader, name the in-sync replica in the consumer's rack that has fetched furthest, unless this broker
+        is in that rack itself (KIP-392)."""
         partition = self._replicas.partition(tp)
         brokers = self._image().brokers
         if partition is None or partition.leader is None or partition.log is None:

@@ -1,5 +1,5 @@
-"""Fetch sessions (KIP-227): a client names its partitions once and then only what changed, and hears only of what
-changed. A session remembers what both know of each partition; nothing here reads a log."""
+"""Fetch sessions (KIP-227): a client lists its partitions once, and then only changes; responses contain only
+partitions that have changed. This module keeps the sessions' state and reads no log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ from strandline.proto.steps import Steps, parts
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 EVICTION_MS_MIN = 120_000
-"""A session younger than this in its last use is never evicted (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
+"""Milliseconds without use before a session may be evicted (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
 
 
 class FetchedPartition(PartitionData):
-    """Result of one partition: what it gave, and how far it was read."""
+    """Result of one partition.
+
+    Attributes:
+        wanted: the partition as the request asks for it.
+        tp: the partition, once found; None: it has an error.
+        next_offset: offset from which to read on.
+        was_cold: it was read from disk or object store, not from memory.
+    """
 
     __slots__ = ("next_offset", "tp", "wanted", "was_cold")
 
@@ -36,7 +43,8 @@ class FetchedPartition(PartitionData):
 
     @property
     def says_more(self) -> bool:
-        """True if there is more to tell than records, and at once."""
+        """True if the result has something other than records, which the response must tell at once: an error, a
+        divergence, or a preferred replica."""
         return self.error is not ErrorCode.NONE or self.diverging is not None or self.preferred_replica >= 0
 
 
@@ -45,7 +53,7 @@ def key_of(wanted: FetchPartition) -> PartitionKey:
 
 
 class _Known:
-    """Partition of a session, and the offsets that the client knows of it; -1: none, so the next answer has it."""
+    """A partition of a session, with the offsets last sent to the client; -1: none, so the next response has it."""
 
     __slots__ = ("high_watermark", "log_start_offset", "wanted")
 
@@ -55,9 +63,9 @@ class _Known:
         self.log_start_offset = -1
 
     def must_be_sent(self, result: FetchedPartition) -> bool:
-        """True if the answer has anything new of the partition; remembers what the client then knows."""
+        """Return whether the response must include the partition; stores the offsets that the client then knows."""
         if result.says_more:
-            self.high_watermark = -1  # an error is repeated until it is gone, and so is what holds after it
+            self.high_watermark = -1  # an error is repeated while it lasts, and the next result is sent in any case
             return True
         before = (self.high_watermark, self.log_start_offset)
         self.high_watermark, self.log_start_offset = result.high_watermark, result.log_start_offset
@@ -65,7 +73,7 @@ class _Known:
 
 
 class FetchSession:
-    """Fetch session of a client. `epoch` is the number that its next request must carry."""
+    """Fetch session of a client. `epoch` is the session epoch that its next request must have."""
 
     __slots__ = ("by_id", "epoch", "owner", "partitions", "principal", "session_id", "used_ms")
 
@@ -79,7 +87,7 @@ class FetchSession:
         self.partitions: dict[PartitionKey, _Known] = {}
 
     def update(self, wanted: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
-        """Take up what the client added or changed and drop what it forgot."""
+        """Add or change the partitions in `wanted`, and remove those in `forgotten`."""
         for partition in wanted:
             key = key_of(partition)
             known = self.partitions.get(key)
@@ -91,7 +99,8 @@ class FetchSession:
             self.partitions.pop(key, None)
 
     def changed(self, results: Sequence[FetchedPartition]) -> list[FetchedPartition]:
-        """The results that the client does not know yet. Partitions that gave data go to the end: so none starves."""
+        """Return the results that are new to the client. Partitions with data are moved to the end of the session, so
+        that no partition starves."""
         changed = []
         for result in results:
             key = key_of(result.wanted)
@@ -105,14 +114,14 @@ class FetchSession:
 
 
 class Opened(NamedTuple):
-    """Session of one request, and what is to be read for it.
+    """Session of one request, and the partitions to read for it.
 
     Attributes:
-        error: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: answer with it
-            alone.
-        session: None for a fetch without a session.
-        incremental: the answer has only what the client does not know yet.
-        wanted: what to read, in order.
+        error: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR, which is then
+            the whole response; NONE: no error.
+        session: the session; None: the fetch has none.
+        incremental: the response contains only partitions that have changed for the client.
+        wanted: partitions to read, in order.
     """
 
     error: ErrorCode
@@ -122,14 +131,14 @@ class Opened(NamedTuple):
 
 
 class FetchSessions:
-    """All sessions of a broker (KIP-227): a client names its partitions once and then only what changed.
+    """All fetch sessions of a broker (KIP-227).
 
-    A session is a memory of the wire: which partitions the client fetches, and what the last answers said of each. It
-    belongs to the connection that opened it, as a client opens a new one after a reconnect anyway, and ends with it. A
-    session that nobody has used for a while makes room for a new one, and where there is no room a fetch is served in
-    full, without a session.
+    A session stores which partitions the client fetches, and what the last responses said of each. It belongs to the
+    connection that opened it, and ends with it, as a client opens a new session after a reconnect anyway. A new session
+    may evict one that has not been used for `EVICTION_MS_MIN`; if none can be evicted, a fetch is served in full,
+    without a session.
 
-    What its partitions take is held of the memory that is kept for its principal: where that is used up, a fetch is
+    The memory of a session's partitions is charged to `KeptMemory` for its principal; if that is used up, a fetch is
     served without a session, too.
 
     Invariants: at most `slots` sessions; each is found only by the connection that opened it.
@@ -148,7 +157,7 @@ class FetchSessions:
 
     @property
     def partitions(self) -> int:
-        """Partitions in all sessions."""
+        """Number of partitions in all sessions."""
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def open(
@@ -163,7 +172,13 @@ class FetchSessions:
         forgotten: Sequence[PartitionKey],
         begins: bool = True,
     ) -> Steps[Opened]:
-        """Find or begin the session of a request with this session id and epoch (Kafka's `FetchManager.newContext`)."""
+        """Find or begin the session of a request with this session id and epoch (Kafka's `FetchManager.newContext`).
+
+        Args:
+            owner: connection of the request.
+            by_id: the request names topics by id.
+            begins: a new session may begin.
+        """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             known = self._sessions.get(session_id)
             if known is not None and known.owner is owner:
@@ -192,21 +207,21 @@ class FetchSessions:
         return Opened(ErrorCode.NONE, session, True, [known.wanted for known in session.partitions.values()])
 
     def drop(self, session: FetchSession) -> None:
-        """End a session that nobody was told of, or nobody uses any more."""
+        """End a session. Idempotent."""
         if self._sessions.pop(session.session_id, None) is not None:
             # rule A27/ended-sessions-keep-their-room
             self._kept.release(session.principal, PARTITION_BYTES * len(session.partitions))
 
     def drop_all_of(self, owner: object) -> None:
-        """End the sessions of a connection that is gone."""
+        """End the sessions of a closed connection."""
         for session in [session for session in self._sessions.values() if session.owner is owner]:
             self.drop(session)
 
     def _update(
         self, session: FetchSession, wanted: Sequence[FetchPartition], forgotten: Sequence[PartitionKey]
     ) -> Steps[bool]:
-        """Take up what a request adds and forgets. False if there is no room for that, or the session has ended
-        meanwhile."""
+        """Apply the partitions that a request adds and forgets. Return False if no memory is left for them, or the
+        session has ended meanwhile."""
         for part in parts(wanted):
             if part is not wanted:
                 yield
@@ -234,8 +249,8 @@ class FetchSessions:
     def _create(
         self, owner: object, principal: str, by_id: bool, wanted: Sequence[FetchPartition]
     ) -> Steps[FetchSession | None]:
-        """Begin a session; None where there is no room. Its connection finds it from the first step on, so that it ends
-        with the connection, whatever step it is in."""
+        """Begin a session, or return None if there is no slot or memory. It is registered before the first step, so
+        that it ends with its connection even between two steps."""
         now_ms = self._clock.monotonic_ms()
         if len(self._sessions) >= self._slots and not self._evict_one(now_ms):
             return None
@@ -250,7 +265,7 @@ class FetchSessions:
         return session
 
     def _evict_one(self, now_ms: float) -> bool:
-        """Make room: the least recently used session goes, if it has not been used for long enough."""
+        """Drop the least recently used session if it has not been used for `EVICTION_MS_MIN`. Return whether it was."""
         for session in self._sessions.values():
             if now_ms - session.used_ms < EVICTION_MS_MIN:
                 return False

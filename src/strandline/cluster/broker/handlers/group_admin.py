@@ -1,6 +1,6 @@
-"""Groups as operators see them: DescribeGroups (15), ListGroups (16), DeleteGroups (42).
+"""Groups for operators: DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
-Each group is answered by its own coordinator alone.
+A broker answers only for the groups that it coordinates.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Description = TypeVar("Description")
 
 
 class DescribedGroup(NamedTuple, Generic[Description]):
-    """A group, or the error that is the answer for it."""
+    """The description of a group, or an error."""
 
     group_id: str
     description: Description | None
@@ -60,7 +60,7 @@ class DescribedGroup(NamedTuple, Generic[Description]):
 async def describe_each(
     call: Call, group_ids: Iterable[str], describe: Callable[[RequestContext, str], Awaitable[Description]]
 ) -> list[DescribedGroup[Description]]:
-    """One answer a group, in order; a KafkaError that `describe` raises is the answer for its group."""
+    """Describe each group by `describe`; a KafkaError that it raises becomes the error of that group."""
 
     async def described(group_id: str) -> DescribedGroup[Description]:
         try:
@@ -81,13 +81,13 @@ class GroupAdminHandler:
     # DescribeGroups
 
     async def describe(self, call: Call) -> Any:
-        """One answer a group, each once."""
+        """Answer DescribeGroups: one answer per group; a group named repeatedly has one answer."""
         groups = await describe_each(call, dict.fromkeys(call.request.groups), self._describe)
         return part(groups=Mapped(partial(self._group, call), groups))
 
     async def _describe(self, context: RequestContext, group_id: str) -> GroupDescription:
-        """Raises KafkaError: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the description of a group. Raises KafkaError: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND,
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
         require(self._authorizer, context, Operation.DESCRIBE, group(group_id))
         found: GroupDescription = await self._groups.ask(
             group_id, DescribeGroup(group_id), asked_ms=context.received_ms
@@ -118,7 +118,7 @@ class GroupAdminHandler:
     # ListGroups
 
     async def list_groups(self, call: Call) -> Any:
-        """The groups that this broker coordinates and the principal may see."""
+        """Answer ListGroups: the groups that this broker coordinates and the principal may see."""
         version = call.context.version
         states = call.request.states_filter if version >= STATES_SINCE else ()
         types = call.request.types_filter if version >= TYPES_SINCE else ()
@@ -126,10 +126,10 @@ class GroupAdminHandler:
         return part(error_code=ErrorCode.NONE, groups=Mapped(_listed, groups))
 
     async def _list(self, call: Call, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
-        """The groups that this broker coordinates and the principal may see, by partition and age.
+        """Return the groups that this broker coordinates and the principal may see, by partition and age.
 
         Raises:
-            KafkaError: COORDINATOR_LOAD_IN_PROGRESS while it is not known yet which there are.
+            KafkaError: COORDINATOR_LOAD_IN_PROGRESS while this broker still loads the groups of a partition.
         """
         command = ListGroups(tuple(states), tuple(types))
         listed: list[ListedGroup] = []
@@ -154,14 +154,15 @@ class GroupAdminHandler:
     # DeleteGroups
 
     async def delete(self, call: Call) -> Any:
-        """One error a group."""
-        # A group that is named twice is deleted once, and answered once.
+        """Answer DeleteGroups: one error per group."""
+        # A group named twice is deleted and answered once.
         names = tuple(dict.fromkeys(call.request.groups_names))
         errors = await call.connection.each(partial(self._delete, call.context), names)
         return part(results=Mapped(_deleted, names, errors))
 
     async def _delete(self, context: RequestContext, group_id: str) -> ErrorCode:
-        """GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR."""
+        """Delete a group; returns NONE, GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND,
+        NON_EMPTY_GROUP, NOT_COORDINATOR, or another error of the coordinator."""
         try:
             require(self._authorizer, context, Operation.DELETE, group(group_id))
             if not group_id:

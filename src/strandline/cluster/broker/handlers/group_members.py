@@ -1,8 +1,8 @@
-"""What members of classic groups ask: JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14).
+"""Requests of members of classic groups: JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14).
 
-All of them raise KafkaError: GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID for an empty name, NOT_COORDINATOR,
-COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE. What the group's state has against them stands in the answer
-(rule C7).
+All handlers raise KafkaError: GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID for an empty name, NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE. Errors that follow from the group's state are not raised, but
+part of the answer (rule C7).
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ SKIP_ASSIGNMENT_SINCE = 9
 HEARTBEAT_INSTANCE_SINCE = 3
 SYNC_INSTANCE_SINCE = 3
 SYNC_PROTOCOL_SINCE = 5
-"""From this version on a member says which protocol it was told (KIP-559); null is refused, as Kafka does."""
+"""First version of SyncGroup with the protocol that the member got from JoinGroup (KIP-559); null is refused, as in
+Kafka."""
 
 LEAVE_MANY_SINCE = 3
 
 
 class GroupMembersHandler:
-    """Passes what members ask on to their group's coordinator."""
+    """Forwards requests of members to their group's coordinator."""
 
     def __init__(self, *, groups: GroupCoordinator, authorizer: Authorizer) -> None:
         self._groups = groups
@@ -50,7 +51,7 @@ class GroupMembersHandler:
     # JoinGroup
 
     async def join(self, call: Call) -> Any:
-        """Answered when the rebalance has its members."""
+        """Answer JoinGroup once the rebalance has its members."""
         request, version = call.request, call.context.version
         session_ms = request.session_timeout
         rebalance_ms = request.rebalance_timeout if version >= REBALANCE_TIMEOUT_SINCE else -1
@@ -70,11 +71,11 @@ class GroupMembersHandler:
         return _joined(call, await self._join(call.context, command))
 
     async def _join(self, context: RequestContext, command: JoinGroup) -> JoinAnswer:
-        """Returns when the rebalance has its members.
+        """Return the coordinator's answer once the rebalance has its members.
 
         Raises:
-            KafkaError: INVALID_SESSION_TIMEOUT outside of what the cluster allows; INCONSISTENT_GROUP_PROTOCOL without
-                an assignor; INVALID_REQUEST for subscriptions that no record could hold.
+            KafkaError: INVALID_SESSION_TIMEOUT outside the cluster's limits; INCONSISTENT_GROUP_PROTOCOL without
+                an assignor; INVALID_REQUEST for subscriptions too large for a record.
         """
         self._check_member_may(context, command.group_id)
         config = self._groups.config
@@ -97,7 +98,7 @@ class GroupMembersHandler:
     # Heartbeat
 
     async def heartbeat(self, call: Call) -> Any:
-        """NONE, or what the member shall do."""
+        """Answer Heartbeat: NONE, or an error that tells the member what to do (rejoin, for example)."""
         request = call.request
         command = Heartbeat(
             group_id=request.group_id,
@@ -108,10 +109,10 @@ class GroupMembersHandler:
         return part(error_code=await self._heartbeat(call.context, command))
 
     async def _heartbeat(self, context: RequestContext, command: Heartbeat) -> ErrorCode:
-        """NONE, or what the member shall do.
+        """Return NONE, or an error that tells the member what to do.
 
-        Also NONE while the coordinator loads, as with Kafka: every session begins anew then, and not every client
-        knows COORDINATOR_LOAD_IN_PROGRESS here (sarama ends its session).
+        Also NONE while the coordinator loads, as in Kafka: all session timeouts restart after the load, and some
+        clients do not expect COORDINATOR_LOAD_IN_PROGRESS here (sarama ends its session).
         """
         self._check_member_may(context, command.group_id)
         try:
@@ -125,7 +126,7 @@ class GroupMembersHandler:
     # SyncGroup
 
     async def sync(self, call: Call) -> Any:
-        """Answered when the leader's assignment is committed."""
+        """Answer SyncGroup once the leader's assignment is committed."""
         request, version = call.request, call.context.version
         if version >= SYNC_PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
             return _synced(SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
@@ -141,7 +142,7 @@ class GroupMembersHandler:
         return _synced(await self._sync(call.context, command))
 
     async def _sync(self, context: RequestContext, command: SyncGroup) -> SyncAnswer:
-        """Returns when the leader's assignment is committed."""
+        """Return the coordinator's answer once the leader's assignment is committed."""
         self._check_member_may(context, command.group_id)
         answer: SyncAnswer = await self._groups.ask(command.group_id, command)
         return answer
@@ -149,7 +150,7 @@ class GroupMembersHandler:
     # LeaveGroup
 
     async def leave(self, call: Call) -> Any:
-        """One error a leaver, in order."""
+        """Answer LeaveGroup: one error per leaving member, in order."""
         leavers = _leavers(call)
         command = LeaveGroup(call.request.group_id, leavers)
         errors = await self._leave(call.context, command)
@@ -162,7 +163,7 @@ class GroupMembersHandler:
         return part(error_code=ErrorCode.NONE, members=members)
 
     async def _leave(self, context: RequestContext, command: LeaveGroup) -> list[ErrorCode]:
-        """One error a leaver, in order."""
+        """Return one error per leaving member, in order."""
         self._check_member_may(context, command.group_id)
         errors: list[ErrorCode] = await self._groups.ask(command.group_id, command)
         return errors

@@ -1,4 +1,5 @@
-"""DescribeLogDirs (35) and AlterReplicaLogDirs (34): what one broker stores, and where. Each answers for itself."""
+"""DescribeLogDirs (35) and AlterReplicaLogDirs (34): the replicas in a broker's log directories, and moves between
+these. Each broker answers for itself."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ log = structlog.get_logger("strandline.broker")
 
 
 class ReplicaOnDisk(NamedTuple):
-    """One partition in a log directory. `lag` is how many offsets its log end is behind the high watermark, or, of a
-    copy that is on its way there (`is_future`, KIP-113), behind the log that it is made of."""
+    """A replica in a log directory. `lag`: offsets by which its log end is behind the high watermark, or, for a copy
+    that is still being made (`is_future`, KIP-113), behind the copied log."""
 
     topic: str
     partition: int
@@ -35,7 +36,7 @@ class ReplicaOnDisk(NamedTuple):
 
 
 class LogDirDescription(NamedTuple):
-    """A log directory of this broker; sizes in bytes, of the file system (-1: unknown). `error`: it is offline."""
+    """A log directory of this broker; sizes in bytes, of its file system (-1: unknown). `error`: set if offline."""
 
     path: str
     replicas: list[ReplicaOnDisk]
@@ -52,7 +53,7 @@ class LogDirsHandler:
         self._authorizer = authorizer
 
     def describe(self, call: Call) -> Steps[Any]:
-        """The replicas of this broker: of the partitions named, or all of them."""
+        """Answer DescribeLogDirs: this broker's replicas of the named partitions, or all replicas."""
         topics = call.request.topics
         wanted = None if topics is None else {topic.topic: frozenset(topic.partitions) for topic in topics}
         return (yield from _described_all((yield from self._describe(call.context, wanted))))
@@ -60,7 +61,7 @@ class LogDirsHandler:
     def _describe(
         self, context: RequestContext, wanted: Mapping[str, frozenset[int]] | None
     ) -> Steps[list[LogDirDescription]]:
-        """The replicas of this broker: of the partitions named, or all of them for None.
+        """Return the log directories with this broker's replicas of the `wanted` partitions by topic; None: all.
 
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED.
@@ -85,9 +86,10 @@ class LogDirsHandler:
     # Moving replicas
 
     def alter(self, call: Call) -> Steps[Any]:
-        """Begin to move each replica that is named (KIP-113). The answer has no place for words: the log has them.
+        """Answer AlterReplicaLogDirs: begin to move each named replica (KIP-113). The response has no message field, so
+        the reasons of failures are logged.
 
-        Errors of each: CLUSTER_AUTHORIZATION_FAILED, and those of `Mover.ask`.
+        Errors of a replica: those of `Mover.ask`. Raises KafkaError CLUSTER_AUTHORIZATION_FAILED.
         """
         require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
         reasons: list[KafkaError] = []
@@ -105,7 +107,7 @@ class LogDirsHandler:
         return tp.topic, (tp.partition, ErrorCode.NONE)
 
     def refuse_alter(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every replica that is named has this error."""
+        """Return a response with `error` for each named replica."""
         return _altered(at_once(grouped((tp.topic, (tp.partition, error)) for tp, _ in _wanted(call))))
 
 

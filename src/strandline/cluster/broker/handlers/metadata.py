@@ -1,5 +1,5 @@
-"""Metadata (3): topics, partitions and brokers, from this broker's own image, whether controllers answer or not. It
-creates topics on their first use (`auto.create.topics.enable`).
+"""Metadata (3): topics, partitions and brokers, from this broker's own image, whether or not a controller can be
+reached. It creates topics on their first use (`auto.create.topics.enable`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ ERROR_SINCE = 13
 
 
 class MetadataMessage(NamedTuple):
-    """The request; `topics` is None for all of them."""
+    """A decoded Metadata request; `topics` is None for all topics."""
 
     topics: list[TopicRef] | None
     may_create: bool
@@ -84,7 +84,7 @@ class MetadataMessage(NamedTuple):
 
 
 def read_request_in_steps(view: memoryview, version: int) -> Steps[MetadataMessage]:
-    """Raises ProtocolError."""
+    """Decode a request, in steps. Raises ProtocolError."""
     flexible = version >= FLEXIBLE_SINCE
     count, position = read_count(view, 0, 1 if flexible else 2, flexible, Elements(REQUEST_ELEMENTS_MAX))
     if count < 0 and version < RACK_SINCE:
@@ -99,7 +99,7 @@ def read_request_in_steps(view: memoryview, version: int) -> Steps[MetadataMessa
             name, position = read_string(view, position, flexible)
         else:
             name, position = read_name(view, position, flexible)
-        # By id where there is one: Java leaves an empty name beside it, which is not null.
+        # By id if there is one: the Java client sends an empty name beside it, not null.
         by_id = name is None or topic_id not in (None, ZERO_UUID)
         topics.append(TopicRef(None, topic_id) if by_id else TopicRef(name, None))
         if flexible:
@@ -113,8 +113,8 @@ def read_request_in_steps(view: memoryview, version: int) -> Steps[MetadataMessa
         topic_operations, position = read_bool(view, position)
     if flexible:
         position = skip_tags(view, position)
-    # Bytes after the end are let pass here, and here alone: librdkafka (2.16 at least) sends three of them when it asks
-    # for all topics in a flexible version, and Kafka never looks.
+    # Bytes after the end are ignored, in this API only: librdkafka (2.16 at least) sends three of them when it asks
+    # for all topics in a flexible version, and Kafka ignores them.
     everything = count < 0 or (version == 0 and count == 0)
     return MetadataMessage(None if everything else topics, may_create, cluster_operations, topic_operations)
 
@@ -126,9 +126,9 @@ read_request = whole(read_request_in_steps)
 
 
 class Shape(IntEnum):
-    """The formats that a topic's partitions have had."""
+    """Formats of a topic's partition array, by the first version that has each."""
 
-    LIVE_ONLY = 0  # version 0 leaves dead replicas out
+    LIVE_ONLY = 0  # version 0 leaves out dead replicas
     PLAIN = 1
     OFFLINE = 5
     LISTENER_ERROR = 6
@@ -147,13 +147,13 @@ class _Chunk(NamedTuple):
 
 
 class PartitionChunks:
-    """Encoded partition arrays, by listener, shape and topic, which stay until the topic or a broker changes.
+    """Cache of encoded partition arrays, by listener, shape and topic, until the topic or a broker changes.
 
-    A client that asks for everything gets, on a cluster of 10,000 partitions, some 400 kB: building that anew each time
-    would hold the event loop for a fifth of a second.
+    With 10,000 partitions, metadata of all topics take some 400 kB; encoding them for each request would block the
+    event loop for a fifth of a second.
 
-    A chunk holds as long as the image has the very same topic and the very same brokers: images share what has not
-    changed, so identity says it all.
+    A chunk is valid while the image has the same topic object and the same brokers object: images share unchanged
+    parts, so comparing identities is enough.
     """
 
     def __init__(self) -> None:
@@ -162,14 +162,14 @@ class PartitionChunks:
     def get(
         self, image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape, doubtful: Sequence[NodeId]
     ) -> Steps[bytes]:
-        """The partitions of a topic in one format."""
+        """Return the encoded partition array of a topic; it is not cached while a leader is in doubt (`doubtful`)."""
         if doubtful:
             return (yield from encode_partitions(image, topic, listener, shape, doubtful))
         key = (listener, shape, topic.topic_id)
         chunk = self._chunks.get(key)
         if chunk is None or chunk.topic is not topic or chunk.brokers is not image.brokers:
             if len(self._chunks) > 2 * len(Shape) * (len(image.topics) + 16):
-                self._chunks.clear()  # most of it is of topics that are gone
+                self._chunks.clear()  # most chunks are of deleted topics
             encoded = yield from encode_partitions(image, topic, listener, shape, ())
             self._chunks[key] = chunk = _Chunk(topic, image.brokers, encoded)
         return chunk.encoded
@@ -178,8 +178,8 @@ class PartitionChunks:
 def encode_partitions(
     image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape, doubtful: Sequence[NodeId]
 ) -> Steps[bytes]:
-    """The partition array of a topic. Partitions of a leader in doubt have none for now, so that clients ask again
-    soon, instead of waiting for a leader that does not answer."""
+    """Encode the partition array of a topic. Partitions whose leader is in `doubtful` get LEADER_NOT_AVAILABLE, so that
+    clients ask again soon instead of waiting for a leader that does not answer."""
     flexible = shape is Shape.FLEXIBLE
     out = bytearray(array_head(len(topic.partitions), flexible))
     for number, info in enumerate(topic.partitions.values(), 1):
@@ -220,7 +220,7 @@ def _leader_of(image: MetadataImage, info: PartitionRecord, listener: str, shape
 
 
 class MetadataHandler:
-    """Decodes, finds the topics, answers from encoded chunks."""
+    """Handles Metadata requests: decodes them, finds the topics, and answers from encoded chunks."""
 
     def __init__(
         self,
@@ -241,7 +241,8 @@ class MetadataHandler:
         self._chunks = PartitionChunks()
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
-        """Answer at once, or in a moment where other brokers lead what is asked for (`LOOK_MS`)."""
+        """Answer at once, or after `LOOK_MS` or more if another broker leads a requested partition, as that broker may
+        just have died (`Brokers.doubtful_leaders`)."""
         exchange.connection.in_steps(exchange, self._begin(exchange, body))
 
     def _begin(self, exchange: Exchange, body: memoryview) -> Steps[None]:
@@ -256,7 +257,8 @@ class MetadataHandler:
             yield from self._answer(exchange, request)
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
-        """Every topic has this error, or the whole answer where none is asked for."""
+        """Answer with `error` for every topic, or for the whole response if the request names no topic. Return False if
+        the version has no such error."""
         context = exchange.context
         request = read_request(body, context.version)
         wanted = request.topics
@@ -274,7 +276,8 @@ class MetadataHandler:
         exchange.respond((yield from self._written(exchange, request, topics)))
 
     def _answer_later(self, exchange: Exchange, request: MetadataMessage) -> None:
-        """In a moment, or when leaders in doubt have been replaced."""
+        """Answer after `LOOK_MS`; if leaders of requested topics are in doubt, once they have been replaced, but after
+        `SETTLE_MS_MAX` at the latest."""
         in_doubt = self._brokers.doubtful_leaders()
         waited_ms = self._clock.monotonic_ms() - exchange.context.received_ms
         led_by = request.topics and self._led_by(exchange.context, request.topics, in_doubt)
@@ -286,7 +289,7 @@ class MetadataHandler:
             exchange.when_gone = loop.call_later(LOOK_MS / 1000, self._answer_later, exchange, request).cancel
 
     def _leaders(self, context: RequestContext, wanted: Sequence[TopicRef]) -> Iterator[NodeId]:
-        """Leaders of the topics that the principal may see: a later answer would tell that a topic exists."""
+        """Yield the leaders of the topics that the principal may see; for others a delay would tell that they exist."""
         image = self._image()
         for ref in wanted:
             found = find_topic(image, ref.name, ref.topic_id)
@@ -295,20 +298,20 @@ class MetadataHandler:
                     yield info.leader
 
     def _led_elsewhere(self, context: RequestContext, wanted: Sequence[TopicRef]) -> bool:
-        """Any of the topics has a partition that another broker leads."""
+        """Return whether another broker leads a partition of one of the topics."""
         return any(leader != self._node_id for leader in self._leaders(context, wanted))
 
     def _led_by(self, context: RequestContext, wanted: Sequence[TopicRef], leaders: Sequence[NodeId]) -> bool:
-        """Any of the topics has a partition that one of `leaders` leads."""
+        """Return whether one of `leaders` leads a partition of one of the topics."""
         return bool(leaders) and any(leader in leaders for leader in self._leaders(context, wanted))
 
     def _describe_topics(
         self, exchange: Exchange, wanted: Sequence[TopicRef] | None, *, may_create: bool
     ) -> Steps[list[DescribedTopic]]:
-        """The topics asked for, in order, each once; None: all that the principal may see.
+        """Return the requested topics, in order, each once; `wanted` None: all that the principal may see.
 
         Errors of a topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION,
-        TOPIC_AUTHORIZATION_FAILED, and LEADER_NOT_AVAILABLE while it is being created (only where
+        TOPIC_AUTHORIZATION_FAILED, and LEADER_NOT_AVAILABLE while it is being created (only if
         `auto.create.topics.enable` is on and the client allows it: `may_create`).
         """
         image, context = self._image(), exchange.context
@@ -333,7 +336,7 @@ class MetadataHandler:
             for one in described
             if one.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             and one.ref.name is not None
-            and one.ref.name not in INTERNAL_TOPICS  # made with settings of their own, by what writes them
+            and one.ref.name not in INTERNAL_TOPICS  # created with their own settings, by the parts that write them
         ]
         refused: set[str] = set()
         if unknown and not allowed(self._authorizer, context, Operation.CREATE, CLUSTER, noted=False):
@@ -432,7 +435,7 @@ log = structlog.get_logger("strandline.broker")
 
 
 class AutoCreation:
-    """Asks the controller for topics in the background, for each name once at a time."""
+    """Creates topics on their first use, by requests to the controller in the background, one at a time per name."""
 
     def __init__(
         self,
@@ -450,7 +453,7 @@ class AutoCreation:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def close(self) -> None:
-        """Wait for no answer any more."""
+        """Cancel the pending requests."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -460,7 +463,7 @@ class AutoCreation:
         return self._configs.broker_value(self._image(), BrokerSettings.auto_create_topics_enable)
 
     def create(self, names: Sequence[str], charge: Charge) -> None:
-        """Begin to create those of `names` that are not being created yet, and that the charge admits."""
+        """Begin to create the topics that are not being created yet and that the charge admits."""
         fresh = [name for name in dict.fromkeys(names) if name not in self._being_created]
         partitions = self._configs.broker_value(self._image(), BrokerSettings.num_partitions) if fresh else 0
         fresh = [name for name in fresh if charge.admits(partitions)]  # rule A21/first-uses-are-free
@@ -471,11 +474,11 @@ class AutoCreation:
             task.add_done_callback(self._tasks.pop)
 
     def is_creating(self, name: str | None) -> bool:
-        """The controller has not answered yet."""
+        """Return whether the controller has been asked for the topic and has not answered yet."""
         return name in self._being_created
 
     async def _create(self, names: list[str], charge: Charge, partitions: int) -> None:
-        """Each name was charged for so many partitions."""
+        """Create topics; `partitions`: the number for which each of them was charged."""
         try:
             reply = await self._controller.ask(
                 operations.CREATE_TOPICS,

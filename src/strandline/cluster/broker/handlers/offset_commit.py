@@ -1,6 +1,6 @@
-"""OffsetCommit (8), TxnOffsetCommit (28) and OffsetDelete (47): the offsets of groups, written and deleted.
+"""OffsetCommit (8), TxnOffsetCommit (28) and OffsetDelete (47): write and delete the committed offsets of groups.
 
-They raise KafkaError as those of members do (`group_members.py`).
+All handlers raise the errors of group and coordinator listed in `group_members.py`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ INSTANCE_SINCE = 7
 TOPIC_ID_SINCE = 10
 
 GROUP_NOT_FOUND_SINCE = 9
-"""OffsetCommit: from this version on a client understands that there is no such group."""
+"""First version of OffsetCommit whose clients know GROUP_ID_NOT_FOUND."""
 
 TXN_EPOCH_SINCE = 2
 TXN_MEMBER_SINCE = 3
-"""TxnOffsetCommit: from this version on a generation fences (KIP-447)."""
+"""First version of TxnOffsetCommit with the member and its generation, which is checked (KIP-447)."""
 
 TXN_ABORTABLE_SINCE = 4
 TXN_ADDS_SINCE = 5
-"""TxnOffsetCommit: from this version on it adds the group to the transaction (KIP-890); AddOffsetsToTxn did before."""
+"""First version of TxnOffsetCommit that adds the group to the transaction (KIP-890); before, AddOffsetsToTxn does."""
 
 TXN_LIKE_OFFSET_COMMIT_SINCE = 6
-"""TxnOffsetCommit: from this version on it is as OffsetCommit 10 in topic ids and errors of groups (KIP-1319)."""
+"""First version of TxnOffsetCommit with topic ids and the group errors of OffsetCommit 10 (KIP-1319)."""
 
 _TOLD: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -61,18 +61,18 @@ _TOLD: Mapping[ErrorCode, ErrorCode] = {
             ErrorCode.KAFKA_STORAGE_ERROR,
             ErrorCode.OPERATION_NOT_ATTEMPTED,
         ),
-        # Every client asks this coordinator again, and looks for no other: the trouble is with the producer's.
+        # On this error all clients retry with this group coordinator: the failure is at the transaction coordinator.
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ),
 }
-"""Answer of a producer's coordinator -> what a client of any version is told; others are told as they are."""
+"""Error of the transaction coordinator -> error for clients of any version; others are passed on unchanged."""
 
 RETENTION_MS_MAX = 10**14
-"""3,000 years: more than a retention can mean, and added to a time still less than a record can hold."""
+"""Maximum retention in ms, about 3,000 years: added to a timestamp it still fits into a record."""
 
 
 class PartitionOffset(NamedTuple):
-    """`leader_epoch` -1 and `metadata` None where the client does not tell them."""
+    """Offset to commit in one partition; `leader_epoch` is -1 and `metadata` None if the client omits them."""
 
     partition: int
     offset: int
@@ -81,7 +81,7 @@ class PartitionOffset(NamedTuple):
 
 
 class OffsetsOfTopic(NamedTuple):
-    """Offsets to commit; the topic by its name or (OffsetCommit 10, TxnOffsetCommit 6 and later) by its id."""
+    """Offsets to commit in one topic, named by name or (OffsetCommit 10, TxnOffsetCommit 6 and later) by id."""
 
     name: str | None
     topic_id: TopicId | None
@@ -89,7 +89,7 @@ class OffsetsOfTopic(NamedTuple):
 
 
 class OffsetCommit(NamedTuple):
-    """See `CommitOffsets`, which it becomes."""
+    """A decoded OffsetCommit request; for the fields see `CommitOffsets`."""
 
     group_id: str
     generation: int
@@ -121,15 +121,15 @@ class OffsetCommitHandler:
     # OffsetCommit
 
     async def commit(self, call: Call) -> Any:
-        """One error an offset."""
+        """Answer OffsetCommit: one error per offset."""
         return _committed(call, await self._commit(call, _wanted(call)))
 
     async def _commit(self, call: Call, request: OffsetCommit) -> list[list[ErrorCode]]:
-        """One error an offset, in the order of the request.
+        """Commit offsets; returns one error per offset, in the order of the request.
 
         Errors of an offset: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED,
-        OFFSET_METADATA_TOO_LARGE, COORDINATOR_NOT_AVAILABLE (not written, or not
-        known to be), INVALID_COMMIT_OFFSET_SIZE.
+        OFFSET_METADATA_TOO_LARGE, COORDINATOR_NOT_AVAILABLE (not written, or unknown whether it was),
+        INVALID_COMMIT_OFFSET_SIZE.
 
         Raises:
             KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS,
@@ -157,7 +157,7 @@ class OffsetCommitHandler:
     def _judge(
         self, context: RequestContext, topics: Iterable[OffsetsOfTopic]
     ) -> Steps[tuple[tuple[OffsetToCommit, ...], list[list[ErrorCode]]]]:
-        """What the group is asked to take, and an error for each offset: NONE for those."""
+        """Check rights and topics. Returns the accepted offsets, and an error per offset by topic: NONE if accepted."""
         accepted: list[OffsetToCommit] = []
         pace = Pace()
         errors: list[list[ErrorCode]] = []
@@ -182,12 +182,12 @@ class OffsetCommitHandler:
     # TxnOffsetCommit
 
     async def commit_in_transaction(self, call: Call) -> Any:
-        """One error an offset, as of OffsetCommit.
+        """Answer TxnOffsetCommit: one error per offset, as for OffsetCommit.
 
         Raises:
             KafkaError: as OffsetCommit does, but ILLEGAL_GENERATION in the place of GROUP_ID_NOT_FOUND and
-                STALE_MEMBER_EPOCH before version 6; and what the producer's coordinator says of its transaction.
-            ConnectionSuperseded: a client of the first protocol has asked by a newer connection.
+                STALE_MEMBER_EPOCH before version 6; and errors of the transaction coordinator.
+            ConnectionSuperseded: the producer has sent offsets on a newer connection (versions before 5).
         """
         request, context = call.request, call.context
         served(self._image())
@@ -216,10 +216,11 @@ class OffsetCommitHandler:
         return _committed(call, errors)
 
     async def _transaction(self, context: RequestContext, request: Any) -> Transaction:
-        """The producer's transaction, of which its coordinator has said that the group's partition is in it: as with
-        what a producer writes itself, an offset that comes late would begin one that nobody ends (KAFKA-15449).
+        """Return the producer's transaction after its coordinator has confirmed that the group's partition is part of
+        it. Without this, offsets that arrive late would begin a transaction that is never ended, as late batches of a
+        producer would (KAFKA-15449).
 
-        Raises KafkaError: it is not, or nobody knows.
+        Raises KafkaError: the partition is not part of the transaction, or the coordinator does not answer.
         """
         producer = request.producer_id, request.producer_epoch
         add = context.version >= TXN_ADDS_SINCE
@@ -242,7 +243,7 @@ class OffsetCommitHandler:
     # OffsetDelete
 
     async def delete(self, call: Call) -> Any:
-        """One error a partition."""
+        """Answer OffsetDelete: one error per partition."""
         request = call.request
         asked = [(topic.name, tuple(one.partition_index for one in topic.partitions)) for topic in request.topics]
         errors = await self._delete(call.context, request.group_id, asked)
@@ -255,10 +256,11 @@ class OffsetCommitHandler:
     async def _delete(
         self, context: RequestContext, group_id: str, topics: Sequence[tuple[str, tuple[int, ...]]]
     ) -> list[list[ErrorCode]]:
-        """One error a partition: GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED.
+        """Delete offsets; returns one error per partition: NONE, GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION,
+        TOPIC_AUTHORIZATION_FAILED.
 
         Raises:
-            KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (members of another protocol than consumers).
+            KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (its members are not consumers).
         """
         self._access.check_group(context, Operation.DELETE, group_id)
         if not group_id:
@@ -274,14 +276,14 @@ class OffsetCommitHandler:
 
 
 def _known(code: ErrorCode, version: int) -> ErrorCode:
-    """The error by which this version of TxnOffsetCommit says that a transaction cannot go on."""
+    """Return the error, translated for this version of TxnOffsetCommit if it says that the transaction cannot go on."""
     if code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE):
         return ErrorCode.TRANSACTION_ABORTABLE if version >= TXN_ABORTABLE_SINCE else ErrorCode.INVALID_TXN_STATE
     return code
 
 
 def _merged(errors: list[list[ErrorCode]], outcome: Iterable[ErrorCode]) -> Steps[list[list[ErrorCode]]]:
-    """The errors, those of what the group was asked for in the place of NONE."""
+    """Return `errors` with each NONE replaced by the next error in `outcome`, the group's results in order."""
     of_accepted = iter(outcome)
     return each(lambda own: [next(of_accepted) if error is ErrorCode.NONE else error for error in own], errors)
 
@@ -311,7 +313,7 @@ def _wanted(call: Call) -> OffsetCommit:
 
 
 def _by_id(call: Call) -> bool:
-    """Whether request and answer name topics by their ids."""
+    """Return whether request and response name topics by id."""
     since = TOPIC_ID_SINCE if call.api is Api.OFFSET_COMMIT else TXN_LIKE_OFFSET_COMMIT_SINCE
     return call.context.version >= since
 

@@ -1,4 +1,4 @@
-"""OffsetFetch (9): what groups have committed; of one group, and from version 8 on of several in one request."""
+"""OffsetFetch (9): the committed offsets of one group, and from version 8 on of several groups in one request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOPIC_ID_SINCE = 10
 
 
 class PartitionsOfTopic(NamedTuple):
-    """Partitions asked for; the topic by its name or by its id."""
+    """Requested partitions of one topic, named by name or by id."""
 
     name: str | None
     topic_id: TopicId | None
@@ -36,7 +36,7 @@ class PartitionsOfTopic(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A member of the consumer protocol that asks for offsets (OffsetFetch 9 and later), or nobody in particular."""
+    """Member of the consumer protocol that sends the request (OffsetFetch 9 and later); None and -1 if not given."""
 
     member_id: str | None = None
     epoch: int = -1
@@ -46,7 +46,7 @@ NO_MEMBER = Member()
 
 
 class FetchedOffset(NamedTuple):
-    """`value` None: nothing is committed, or there is an error."""
+    """Committed offset of one partition; `value` None: nothing is committed, or there is an error."""
 
     partition: int
     value: OffsetValue | None
@@ -54,7 +54,7 @@ class FetchedOffset(NamedTuple):
 
     @classmethod
     def found(cls, partition: int, value: OffsetValue | Unstable | None) -> FetchedOffset:
-        """As the coordinator tells it."""
+        """Make it from the coordinator's answer."""
         return cls(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT) if value is UNSTABLE else cls(partition, value)
 
 
@@ -67,13 +67,13 @@ class FetchedTopic(NamedTuple):
     def of(
         cls, values: tuple[str, list[tuple[int, OffsetValue | Unstable | None]]], topic_id: TopicId | None
     ) -> FetchedTopic:
-        """As the coordinator tells it."""
+        """Make it from the coordinator's answer."""
         name, offsets = values
         return cls(name, topic_id, Mapped(lambda pair: FetchedOffset.found(*pair), offsets))
 
 
 class _Group(NamedTuple):
-    """What is asked of one group; `topics` None: everything."""
+    """Request for the offsets of one group; `topics` None: all of them. `stable`: see `OffsetFetchHandler._fetch`."""
 
     group_id: str
     topics: tuple[PartitionsOfTopic, ...] | None
@@ -85,7 +85,7 @@ _Answer = tuple[_Group, list[FetchedTopic], ErrorCode]
 
 
 class OffsetFetchHandler:
-    """Reads committed offsets from the groups' coordinators."""
+    """Answers OffsetFetch with committed offsets of the groups that this broker coordinates."""
 
     def __init__(self, *, groups: GroupCoordinator, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
         self._groups = groups
@@ -94,7 +94,7 @@ class OffsetFetchHandler:
         self._authorizer = authorizer
 
     async def fetch(self, call: Call) -> Any:
-        """One answer a group, each with an error of its own."""
+        """Answer OffsetFetch: one answer per group, each with its own error."""
 
         async def answer(one: _Group) -> _Answer:
             try:
@@ -105,14 +105,14 @@ class OffsetFetchHandler:
         return _respond(call, await call.connection.each(answer, _groups(call)))
 
     async def _fetch(self, call: Call, group: _Group) -> list[FetchedTopic]:
-        """What is committed, in the order of the request; everything that is asked for without topics, of those that
-        may be described.
+        """Return the committed offsets, in the order of the request; without topics those of all topics that the
+        principal may DESCRIBE.
 
-        Unknown groups and topics have nothing committed; unknown ids of topics answer UNKNOWN_TOPIC_ID, offsets that an
-        open transaction may replace UNSTABLE_OFFSET_COMMIT to who asks for stable ones.
+        Unknown groups and topics have nothing committed. Unknown topic ids get UNKNOWN_TOPIC_ID; offsets that an open
+        transaction may replace get UNSTABLE_OFFSET_COMMIT if the request asks for stable offsets.
 
         Raises:
-            KafkaError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH for who is not such a member.
+            KafkaError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH if the group has no such member.
         """
         context, topics = call.context, group.topics
         self._access.check_group(context, Operation.DESCRIBE, group.group_id)
@@ -121,7 +121,7 @@ class OffsetFetchHandler:
         asked: list[tuple[str, tuple[int, ...]]] = []
 
         def judge(wanted: PartitionsOfTopic) -> FetchedTopic | None:
-            """The answer for a topic without asking the group; None if the group must be asked."""
+            """Return the answer for a topic that needs no question to the group; None if the group must be asked."""
             found, fault = self._access.find_topic(context, wanted.name, wanted.topic_id, Operation.DESCRIBE)
             name = wanted.name if found is None else found.name
             if name is None or fault is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -182,7 +182,7 @@ def _topics(call: Call, topics: Any) -> tuple[PartitionsOfTopic, ...] | None:
 
 
 def _failed(call: Call, group: _Group, error: ErrorCode) -> list[FetchedTopic]:
-    """An error of the whole group: the oldest versions have no other place for it than each partition."""
+    """Return the topics of an answer with a group's error: the oldest versions have that error in each partition."""
     if call.context.version >= WHOLE_ERROR_SINCE or group.topics is None:
         return []
     return [

@@ -1,5 +1,5 @@
-"""ListOffsets (2), and OffsetForLeaderEpoch (23): a consumer finds out whether its log and the leader's have parted
-(KIP-320)."""
+"""ListOffsets (2): offsets by time. OffsetForLeaderEpoch (23): end offsets of leader epochs, by which a consumer
+detects that the leader's log has diverged from what it has read (KIP-320)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SPECIAL_SINCE = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The version of ListOffsets from which on each special timestamp may be asked for."""
+"""First version of ListOffsets that may ask for each special timestamp."""
 
 
 class OffsetQuery(NamedTuple):
-    """Ask one partition for the first offset at or after a time, or for a special one."""
+    """Request for a partition's first offset at or after a time in ms, or for a special offset (`LATEST`, ...)."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class OffsetQuery(NamedTuple):
 
 
 class OffsetAnswer(NamedTuple):
-    """-1s where there is no such record."""
+    """Answer to an `OffsetQuery`; timestamp, offset and epoch are -1 if there is no such record."""
 
     query: OffsetQuery
     error: ErrorCode
@@ -56,7 +56,7 @@ class OffsetAnswer(NamedTuple):
 
 
 class EpochQuery(NamedTuple):
-    """Ask the leader of one partition where a leader epoch ended."""
+    """Request for the end offset of a leader epoch in one partition."""
 
     topic: str
     partition: int
@@ -65,8 +65,8 @@ class EpochQuery(NamedTuple):
 
 
 class EpochAnswer(NamedTuple):
-    """The largest epoch not above the one asked for, and its end offset: where the next larger one begins (rule B33).
-    Where all that is left is of larger ones, the epoch asked for; -1s for a negative one."""
+    """The largest leader epoch not above the requested one, and its end offset, where the next one begins (rule B33).
+    If the log has only larger epochs, the requested epoch; -1 and -1 for a negative epoch or an error."""
 
     query: EpochQuery
     error: ErrorCode
@@ -78,7 +78,7 @@ A = TypeVar("A", OffsetAnswer, EpochAnswer)
 
 
 class OffsetsHandler:
-    """Answers from the logs that this broker leads."""
+    """Answers from the logs of partitions that this broker leads."""
 
     def __init__(self, *, replicas: ReplicaManager, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
         self._replicas = replicas
@@ -88,14 +88,14 @@ class OffsetsHandler:
     # ListOffsets
 
     async def list_offsets(self, call: Call) -> Any:
-        """One answer a partition, in order.
+        """Answer ListOffsets: one answer per partition, in order.
 
-        Latest means the high watermark, or the last stable offset where the client reads committed transactions: it
-        sees no further, also by time.
+        `LATEST` means the high watermark, or with read_committed the last stable offset; queries by time look no
+        further either.
 
-        Errors: UNSUPPORTED_VERSION for a special timestamp the version does not know, INVALID_REQUEST for a partition
-        asked twice, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, OFFSET_NOT_AVAILABLE while a new leader's
-        high watermark has not reached its epoch's start, and the errors of leadership and its epoch.
+        Errors: UNSUPPORTED_VERSION for a special timestamp that the version does not know, INVALID_REQUEST for a
+        partition listed twice, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, OFFSET_NOT_AVAILABLE while a
+        new leader's high watermark is below the start of its epoch, and the errors of leadership and leader epoch.
         """
         stepped, each_awaited = call.connection.stepped, call.connection.each
         queries = await stepped(each(_offset_query, _partitions(call)))
@@ -134,7 +134,7 @@ class OffsetsHandler:
     # OffsetForLeaderEpoch
 
     def ends_of_epochs(self, call: Call) -> Steps[Any]:
-        """One answer a partition, in order. Errors as for `list_offsets`."""
+        """Answer OffsetForLeaderEpoch: one answer per partition, in order. Errors as for `list_offsets`."""
         answers = yield from each(partial(self._end_of_epoch, call.context), _partitions(call))
 
         def topic(name: str, found: list[EpochAnswer]) -> Any:
@@ -170,7 +170,7 @@ def _partitions(call: Call) -> Iterator[tuple[Any, Any]]:
 
 
 def _by_topic(answers: Sequence[A]) -> Steps[tuple[list[str], list[list[A]]]]:
-    """Neighbours of one topic together: (names, the answers of each)."""
+    """Group neighbouring answers of the same topic: (topic names, answers of each)."""
     names: list[str] = []
     found: list[list[A]] = []
     for number, answer in enumerate(answers, 1):

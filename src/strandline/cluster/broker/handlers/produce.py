@@ -1,8 +1,8 @@
-"""Produce (0): batches to the leaders of their partitions, one answer when all of them have ended.
+"""Produce (API key 0): appends batches to the partitions that this broker leads; answers when all appends have ended.
 
-Batches stay views of the receive buffer until they are written. No task and no timer a request: each partition's append
-calls back when its offset is committed (acks=all) or at once, the last one builds the answer, and a request that takes
-longer than it may is ended by a shared deadline wheel.
+Batches stay views of the receive buffer until they are written. A request has no task and no timer of its own: each
+partition's append calls back when its offset is committed (acks=all) or at once, the last callback builds the response,
+and one timer wheel for all requests ends those that exceed their timeout.
 """
 
 from __future__ import annotations
@@ -59,25 +59,25 @@ from strandline.replica.partition import Append
 from strandline.replica.states import ACKS_ALL
 
 ACKS = (-1, 0, 1)
-"""What a producer may ask for; -1 is acks=all."""
+"""Valid values of acks; -1 is acks=all."""
 
 ZSTD_VERSION_MIN = 7
-"""KIP-110: an older producer cannot mean zstd."""
+"""First version of Produce whose clients know zstd (KIP-110)."""
 
 _RARE_BITS = Codec.ZSTD | TRANSACTIONAL_BIT
-"""Attributes of a batch that more is asked about."""
+"""Bits of a batch's attributes that need further checks."""
 
 HOLD_MS_MAX = 250.0
-"""Compressed batches are unpacked and looked at in the event loop, and a kilobyte may unpack to 32 MiB; short ones are
-packed anew there. Once a request has held the loop for so long, its further batches that take either are left to be
-sent again."""
+"""Milliseconds of the event loop after which a request's further batches fail with REQUEST_TIMED_OUT (to be sent again)
+if they must be decompressed or recompressed. The event loop decompresses all compressed batches, of which a kilobyte
+may become 32 MiB, and recompresses short ones."""
 
 GRANULARITY_MS = 100.0
-"""Timeouts of produce requests are seconds: the wheel of their deadlines may be coarse."""
+"""Granularity of the deadlines of produce requests in milliseconds; coarse, as their timeouts are seconds."""
 
 
 class ProduceResult(NamedTuple):
-    """The answer: results in the order of the request. `failed` if any partition has an error."""
+    """Results of all partitions in the order of the request. `failed`: at least one partition has an error."""
 
     topics: list[tuple[ProduceTopic, list[PartitionResult]]]
     failed: bool
@@ -86,10 +86,10 @@ class ProduceResult(NamedTuple):
 Done = Callable[[ProduceResult], None]
 
 Slow = tuple[memoryview, LogConfig]
-"""A batch that takes long to be packed, and what the log goes by that it is for."""
+"""A batch that takes long to recompress, and the config of the log that it is for."""
 
 Packed = Mapping[TopicPartition, memoryview | KafkaError]
-"""Batches that were packed before the append, or why they could not be, or are not taken."""
+"""Batches that were recompressed before the append, or the error for which a batch is not appended."""
 
 
 NOTHING_PACKED: Packed = {}
@@ -97,13 +97,13 @@ NOTHING_VERIFIED: Mapping[TopicPartition, Verification] = {}
 
 
 class Prepared(NamedTuple):
-    """What was done for a request before its append.
+    """Outcome of the work that a request needs before its append.
 
     Attributes:
-        packed: in place of what the request has of these partitions.
-        verified: of first batches of transactions.
-        refusal: why no partition of it may be written.
-        spent_ms: of the time that the request may take.
+        packed: batches or errors that replace the request's batches of these partitions.
+        verified: verifications of batches that begin a transaction in their partition.
+        refusal: error for which no partition of the request may be written; None: there is none.
+        spent_ms: milliseconds of the request's timeout that the preparation took.
     """
 
     packed: Packed = NOTHING_PACKED
@@ -116,9 +116,9 @@ NOTHING_PREPARED = Prepared()
 
 
 class _Pending:
-    """A produce request whose appends have not all ended. `left` counts them, and one more while it is being built.
+    """A produce request whose appends have not all ended.
 
-    `last` is the one that ended last.
+    `left` counts these appends, plus one while the request is being processed; `last` is the append that ended last.
     """
 
     __slots__ = ("_done", "appends", "failed", "last", "left", "result", "ticket")
@@ -141,13 +141,13 @@ class _Pending:
             self._done(ProduceResult(self.result, self.failed))
 
     def expire(self) -> None:
-        """The request's time is over: what has not ended ends now; the batches may be committed all the same."""
+        """End the remaining appends with REQUEST_TIMED_OUT; their batches may still be committed."""
         for _, append in list(self.appends):
             append.cancel(ErrorCode.REQUEST_TIMED_OUT)  # rule B9/timeout-unsaid
 
 
 class _PartitionAppend:
-    """Takes the outcome of one partition's append into its place in the answer."""
+    """Callback that writes the outcome of one partition's append into the response."""
 
     __slots__ = ("_image", "_pending", "_result", "_tp")
 
@@ -176,7 +176,7 @@ class _PartitionAppend:
 
 
 class ProduceHandler:
-    """Decodes, appends each partition's batch, answers."""
+    """Handles Produce requests: decodes them, appends each partition's batch, and answers."""
 
     def __init__(
         self,
@@ -198,12 +198,12 @@ class ProduceHandler:
         self._packer = ThreadPoolExecutor(1, "strandline-pack")
 
     def close(self) -> None:
-        """Forget every deadline; nothing is answered any more."""
+        """Cancel all deadlines and recompressions; pending requests are not answered any more."""
         self._deadlines.close()
         self._packer.shutdown(wait=False, cancel_futures=True)
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
-        """Append; answered when every partition's append has ended."""
+        """Append the batches, and answer when every partition's append has ended."""
         if self._replicas.trace is not None:
             self._replicas.trace.began(exchange.context.received_ms)
         request = read_request(body, exchange.context.version)
@@ -241,7 +241,7 @@ class ProduceHandler:
             append(Prepared(first.refused, refusal=first.refusal))
 
     def _look_at(self, context: RequestContext, request: ProduceRequest) -> FirstAppends:
-        """What a request with a transactional id needs before it is appended."""
+        """Return what a request with a transactional id needs before its append."""
         return self._transactions.begin(context, request.transactional_id or "", self._led_here(context, request))
 
     async def _append_prepared(
@@ -252,8 +252,8 @@ class ProduceHandler:
         first: FirstAppends | None,
         append: Callable[[Prepared], None],
     ) -> None:
-        """Pack batches anew off the event loop, one after the other, ask for those that begin a transaction here, and
-        then append."""
+        """Recompress batches in a thread, one after the other, ask the transaction coordinator about batches that begin
+        a transaction in their partition, and then append."""
         loop = asyncio.get_running_loop()
         began_ms = self._clock.monotonic_ms()
         packed: dict[TopicPartition, memoryview | KafkaError] = {}
@@ -267,13 +267,13 @@ class ProduceHandler:
             )
             verified = {tp: asked.verification for tp, asked in first.asked.items()}
         if self._replicas.trace is not None:
-            self._replicas.trace.began(self._clock.monotonic_ms())  # anew: others may have begun meanwhile
+            self._replicas.trace.began(self._clock.monotonic_ms())  # again: other requests may have begun meanwhile
         refusal = None if first is None else first.refusal
         append(Prepared(packed, verified, refusal, self._clock.monotonic_ms() - began_ms))
 
     def _slow_to_pack(self, context: RequestContext, request: ProduceRequest) -> dict[TopicPartition, Slow]:
-        """The batches whose codec is not that of their topic (`compression.type`), and which it would take the event
-        loop too long to pack anew; none of a request that is refused anyway."""
+        """Return the batches whose codec is not that of their topic (`compression.type`) and whose recompression would
+        take the event loop too long; none if the whole request is refused."""
         return {
             tp: (batch, log.config)
             for tp, log, batch in self._led_here(context, request)
@@ -283,8 +283,8 @@ class ProduceHandler:
     def _led_here(
         self, context: RequestContext, request: ProduceRequest
     ) -> Iterator[tuple[TopicPartition, PartitionLog, memoryview]]:
-        """The batches that this broker would append as they look, with their logs; none of a request that is refused
-        anyway."""
+        """Yield the batches that this broker leads and that pass the first checks, with their logs; none if the whole
+        request is refused."""
         if _refusal(request) is not None:
             return
         seen: set[TopicPartition] = set()
@@ -302,7 +302,7 @@ class ProduceHandler:
                     yield tp, partition.log, records
 
     def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
-        """Every partition has this error."""
+        """Answer with `error` for every partition. Return False if the request has none."""
         request = read_request(body, exchange.context.version)
         if not any(topic.partitions for topic in request.topics):
             return False
@@ -320,15 +320,15 @@ class ProduceHandler:
         return True
 
     def _append(self, exchange: Exchange, request: ProduceRequest, prepared: Prepared, done: Done) -> None:
-        """Append what the request holds, as it was prepared; `done` is called exactly once, perhaps before this
-        returns.
+        """Append the request's batches, or what `prepared` has in their place; `done` is called exactly once, perhaps
+        before this returns.
 
-        The views in the request are not looked at after this returns.
+        The views in the request are not used after this returns.
 
         Each partition succeeds or fails alone. Errors of a partition: INVALID_REQUIRED_ACKS,
-        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, INVALID_REQUEST (it
-        stands there twice), REQUEST_TIMED_OUT (indeterminate: the batch may be committed), and whatever the replica
-        answers (rule B9).
+        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, INVALID_REQUEST
+        (listed twice), REQUEST_TIMED_OUT (indeterminate: the batch may be committed), and errors of the replica's
+        append (rule B9).
         """
         pending, context = _Pending(done), exchange.context
         exchange.explained_by(lambda: self._explain(request.acks, pending))
@@ -371,13 +371,13 @@ class ProduceHandler:
     def _writable_topic(
         self, context: RequestContext, wanted: ProduceTopic, *, noted: bool = True
     ) -> tuple[str, ErrorCode, str]:
-        """(name, NONE, "") of a topic that may be written, or ("", error, sentence)."""
+        """Return (name, NONE, "") for a topic that may be written, or ("", error, message)."""
         found = find_topic(self._image(), wanted.name, wanted.topic_id)
         name = wanted.name if isinstance(found, ErrorCode) else found.name
         if name is not None:
             action = Operation.WRITE, topic(name)
             if not self._authorizer.authorize(context, (action,), noted=noted)[0]:
-                # By its id a topic may be one that the principal must not know the name of.
+                # A topic requested by id may be one whose name the principal must not learn.
                 denied = refusal(context, *action)
                 message = denied.message if wanted.name else f"{context.principal} may not WRITE that topic"
                 return "", denied.code, message
@@ -400,7 +400,8 @@ class ProduceHandler:
         in_transaction: bool,
         result: PartitionResult,
     ) -> bool:
-        """The partition exists, and there is exactly one batch, of format 2. The log checks the batch itself."""
+        """Check that the partition exists and has exactly one batch, of format 2; else set the error in `result`. The
+        log checks the batch itself."""
         fault = batch_fault(records, version, in_transaction=in_transaction)
         if self._image().partition(*tp) is None:
             fault = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist"
@@ -417,8 +418,8 @@ class ProduceHandler:
         deadline_ms: float,
         result: PartitionResult,
     ) -> bool:
-        """The partition has not been written by this request yet; and the request has not held the event loop for too
-        long, or this batch takes next to nothing."""
+        """Check that the request names the partition once, and that it has not held the event loop for too long or
+        this batch takes hardly any time; else set the error in `result`."""
         if tp in seen:
             result.error, result.message = ErrorCode.INVALID_REQUEST, f"{tp} stands in the request twice"
             return False
@@ -431,14 +432,14 @@ class ProduceHandler:
         return True
 
     def _takes_long(self, tp: TopicPartition, batch: memoryview) -> bool:
-        """The batch is unpacked, or packed as its topic has it, in the event loop."""
+        """True if the batch must be decompressed, or recompressed with its topic's codec, in the event loop."""
         partition = self._replicas.partition(tp)
         stored = None if partition is None or partition.log is None else partition.log.config.stored_codec
         attributes = batch[ATTRIBUTES_LOW_POSITION]
         return bool(attributes & CODEC_MASK) or needs_packing(attributes, stored)
 
     def _explain(self, acks: int, pending: _Pending) -> dict[str, object]:
-        """Figures of a slow request: what it is about, and the last that it waited for, or waits for still."""
+        """Return log fields of a slow request: acks, partitions, and the append that it waits or waited for last."""
         names = (f"{self._name_of(wanted)}-{one.index}" for wanted, parts in pending.result for one in parts)
         count = sum(len(parts) for _, parts in pending.result)
         figures: dict[str, object] = {"acks": acks, "topic_partitions": some_of(names, count)}
@@ -473,14 +474,14 @@ class ProduceHandler:
 
 
 def _refusal(request: ProduceRequest) -> Refusal | None:
-    """Error for which no partition of the request may be written; None: there is none."""
+    """Return the error for which no partition of the request may be written, or None."""
     if request.acks not in ACKS:
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1 (all), 0 and 1 are possible"
     return None
 
 
 def _point_to_leader(image: MetadataImage, result: PartitionResult, tp: TopicPartition) -> None:
-    """KIP-951: beside NOT_LEADER_OR_FOLLOWER stands who leads, so that the client need not ask for metadata."""
+    """Add the current leader to a NOT_LEADER_OR_FOLLOWER result: then the client need not fetch metadata (KIP-951)."""
     if result.error is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
         return
     partition = image.partition(tp.topic, tp.partition)
@@ -490,7 +491,7 @@ def _point_to_leader(image: MetadataImage, result: PartitionResult, tp: TopicPar
 
 
 def _is_packed(ready: memoryview | KafkaError | None, result: PartitionResult) -> bool:
-    """The batch could be packed as its topic has it, if that was to be done."""
+    """Check that the preparation did not end with an error for this batch; else set the error in `result`."""
     if isinstance(ready, KafkaError):
         result.error, result.message = ready.code, ready.message or str(ready)
         return False
@@ -506,7 +507,7 @@ def _first_fault(result: ProduceResult) -> str:
 
 
 def batch_fault(records: memoryview | None, version: int, *, in_transaction: bool = False) -> Refusal | None:
-    """Error by which Kafka's `ProduceRequest.validateRecords` objects to the records; None: it does not.
+    """Return the error of Kafka's `ProduceRequest.validateRecords` for these records; None: they are valid.
 
     `in_transaction`: the request has a transactional id, for which the client was authorized.
     """
@@ -541,7 +542,7 @@ def batch_fault(records: memoryview | None, version: int, *, in_transaction: boo
 
 
 def _unless_corrupt(batch: memoryview, code: ErrorCode, why: str) -> tuple[ErrorCode, str]:
-    """The refusal of what the producer wrote, if the producer wrote it: a flipped bit is for it to send again."""
+    """Return (code, why) if the batch's CRC is right, else the CRC's error, on which the producer sends it again."""
     try:
         verify_crc(batch)
     except KafkaError as error:

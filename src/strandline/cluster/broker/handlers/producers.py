@@ -1,5 +1,5 @@
-"""InitProducerId (22): ids of idempotent producers, from blocks that the controller gives out once and for ever; and
-DescribeProducers (61): the producers that a partition remembers for the check against duplicates."""
+"""InitProducerId (22): ids of idempotent producers, from blocks that the controller allocates and never reuses.
+DescribeProducers (61): the producers that a partition remembers to detect duplicates."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ PREFETCH_BELOW = 100
 """Remaining producer ids of a block of 1,000 below which the next block is requested, before a producer has to wait."""
 
 RETRY_MS = 500.0
-"""Pause after a failed request for the first block."""
+"""Milliseconds to wait after a failed request for the first block."""
 
 _NO_IDS = ProducerIdBlock(ProducerId(0), 0)
 
 
 class ProducersAnswer(NamedTuple):
-    """The producers that a partition remembers, or why they cannot be told."""
+    """The producers that a partition remembers, or an error."""
 
     topic: str
     partition: int
@@ -50,7 +50,7 @@ class ProducersAnswer(NamedTuple):
 
 
 class ProducersHandler:
-    """Gives ids out, and describes who has written."""
+    """Gives out producer ids, and describes the producers of partitions."""
 
     def __init__(
         self,
@@ -77,19 +77,19 @@ class ProducersHandler:
         self._holding: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Ask for no block any more."""
+        """Stop asking for the first block."""
         if self._holding is not None:
             self._holding.cancel()
 
     # InitProducerId
 
     async def init_producer_id(self, call: Call) -> Any:
-        """Without a transactional id a fresh id with epoch 0, whatever id the producer had before (KIP-360): no
-        idempotent one gets an id again.
+        """Answer InitProducerId. Without a transactional id the producer gets a fresh id with epoch 0, whatever id it
+        had before (KIP-360): ids of idempotent producers are never given out twice.
 
         Raises:
-            KafkaError: CLUSTER_AUTHORIZATION_FAILED, or COORDINATOR_NOT_AVAILABLE while no controller answers: clients
-                try again.
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED; COORDINATOR_NOT_AVAILABLE, on which clients try again, while no
+                controller answers; with a transactional id, as `TransactionsHandler.init_producer_id`.
         """
         if call.request.transactional_id is not None:
             return await self._transactions.init_producer_id(call)
@@ -98,7 +98,7 @@ class ProducersHandler:
         return part(error_code=ErrorCode.NONE, producer_id=await self.next_id(), producer_epoch=0)
 
     async def next_id(self) -> ProducerId:
-        """An id that nobody has had. Raises KafkaError COORDINATOR_NOT_AVAILABLE while no controller answers."""
+        """Return an unused producer id. Raises KafkaError COORDINATOR_NOT_AVAILABLE while no controller answers."""
         while self._left.count == 0:
             if self._next.count > 0:
                 self._left, self._next = self._next, _NO_IDS
@@ -112,19 +112,19 @@ class ProducersHandler:
         return producer_id
 
     def _may_write_somewhere(self, context: RequestContext) -> bool:
-        """Who may write to any topic may do so idempotently (KIP-679)."""
+        """Return whether the principal may write idempotently: the WRITE right on any topic is enough (KIP-679)."""
         return self._authorizer.authorize_any(context, Operation.WRITE, ResourceKind.TOPIC) or allowed(
             self._authorizer, context, Operation.IDEMPOTENT_WRITE, CLUSTER
         )
 
     def begin_to_hold_ids(self) -> None:
-        """Ask for a block in the background. A broker does when it starts: new producers then need no controller, and
-        data flow on while a majority of controllers is away (rows S34, S45)."""
+        """Begin to ask for a block in the background, when the broker starts: new producers then need no controller,
+        and can write while a majority of controllers is away (rows S34, S45)."""
         self.close()
         self._holding = spawn(self.hold_ids(), _log_failure)
 
     async def hold_ids(self) -> None:
-        """Return once a block is here."""
+        """Ask for a block of producer ids until there is one."""
         while self._left.count + self._next.count == 0:
             try:
                 await self._lease_block()
@@ -132,13 +132,13 @@ class ProducersHandler:
                 await asyncio.sleep(RETRY_MS / 1000)
 
     async def _lease_block(self) -> None:
-        """One request to the controller, however many producers wait for it."""
+        """Wait for a block; all waiting producers share one request to the controller."""
         await shared(self._start_lease())
 
     def _start_lease(self) -> asyncio.Future[None]:
         if self._lease is None:
             self._lease = asyncio.ensure_future(self._ask_for_block())
-            # Whoever waits hears of a failure; a block asked for ahead of need is asked for again when it is needed.
+            # Waiters get the error of a failure; after a failed prefetch a block is requested again when needed.
             self._lease.add_done_callback(lambda lease: lease.cancelled() or lease.exception())
         return self._lease
 
@@ -159,10 +159,11 @@ class ProducersHandler:
     # DescribeProducers
 
     def describe(self, call: Call) -> Steps[Any]:
-        """One answer a partition, in order, from any of its replicas (`kafka-transactions.sh --broker-id` asks each).
+        """Answer DescribeProducers: one answer per partition, in order. Any replica answers (`kafka-transactions.sh
+        --broker-id` asks each).
 
-        Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where no replica
-        is, KAFKA_STORAGE_ERROR where it is offline.
+        Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER if this broker has no
+        replica, KAFKA_STORAGE_ERROR if its replica is offline.
         """
         answers = yield from each(partial(self._producers, call.context), _wanted(call))
         topics = yield from grouped((answer.topic, answer) for answer in answers)

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (48) and AlterClientQuotas (49): what clients may take of each broker (KIP-546)."""
+"""DescribeClientQuotas (48) and AlterClientQuotas (49): limits on the use of each broker by clients (KIP-546)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from strandline.proto.quotas import CLIENT_ID, IP, USER, QuotaEntity, entity_of
 from strandline.proto.steps import Mapped, Steps, each
 
 EXACT, DEFAULT_NAME, ANY_NAME = range(3)
-"""How a part of the filter is matched: one name, the default, whatever name there is."""
+"""Match types of a filter component: one name, the default, any name."""
 
 _MATCHES = {EXACT: "MATCH_TYPE_EXACT", DEFAULT_NAME: "MATCH_TYPE_DEFAULT", ANY_NAME: "MATCH_TYPE_SPECIFIED"}
 
 
 class QuotasHandler:
-    """Describes from this broker's image; the active controller changes."""
+    """Describes quotas from this broker's image, and forwards changes to the active controller."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class QuotasHandler:
     # DescribeClientQuotas
 
     def describe(self, call: Call) -> Steps[Any]:
-        """The quotas of the entities that fit.
+        """Answer DescribeClientQuotas: the quotas of the entities that match the filter.
 
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, UNSUPPORTED_VERSION for an unknown type.
@@ -61,10 +61,10 @@ class QuotasHandler:
     # AlterClientQuotas
 
     async def alter(self, call: Call) -> Any:
-        """One outcome an entry, in order.
+        """Answer AlterClientQuotas: one outcome per entry, in order.
 
         Raises:
-            KafkaError: CLUSTER_AUTHORIZATION_FAILED, or what kept the controller from answering.
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, or an error of the request to the controller.
         """
         require(self._authorizer, call.context, Operation.ALTER_CONFIGS, CLUSTER)
         wanted = await call.connection.stepped(each(_alteration, call.request.entries))
@@ -77,7 +77,7 @@ class QuotasHandler:
         return _altered(call, [next(decided) if isinstance(one, QuotaAlteration) else one for one in wanted])
 
     def refuse_alter(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every entry has this error."""
+        """Return a response with `error` for each entry."""
         return _altered(call, [QuotaOutcome(error, message)] * len(call.request.entries))
 
 
@@ -98,7 +98,7 @@ def _entry(found: tuple[QuotaEntity, Mapping[str, float]]) -> Any:
 
 
 def _alteration(entry: Any) -> QuotaAlteration | QuotaOutcome:
-    """The change, or why it cannot be one."""
+    """Return the alteration, or the error of an invalid one."""
     try:
         entity = entity_of((one.entity_type, one.entity_name) for one in entry.entity)
     except KafkaError as error:
@@ -108,7 +108,7 @@ def _alteration(entry: Any) -> QuotaAlteration | QuotaOutcome:
 
 
 def _filter(components: Sequence[Any]) -> dict[str, tuple[int, str | None]]:
-    """(how, name) by type of entity. Raises KafkaError, as Kafka's `ClientQuotasImage.describe`."""
+    """Return (match type, name) by entity type. Raises KafkaError, as Kafka's `ClientQuotasImage.describe`."""
     found: dict[str, tuple[int, str | None]] = {}
     for one in components:
         kind, how = one.entity_type, one.match_type

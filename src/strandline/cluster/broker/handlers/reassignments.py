@@ -1,5 +1,5 @@
-"""AlterPartitionReassignments (45) and ListPartitionReassignments (46): moves of partitions to other brokers (KIP-455,
-KIP-860)."""
+"""AlterPartitionReassignments (45) and ListPartitionReassignments (46): reassignments ("moves") of partitions to other
+brokers (KIP-455, KIP-860)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strandline.proto.kafka.apis import Api
 
 
 class ReassignmentsHandler:
-    """Passes moves on to the active controller, and tells which are under way."""
+    """Forwards moves to the active controller, and lists those in progress."""
 
     def __init__(
         self, *, image: Callable[[], MetadataImage], authorizer: Authorizer, controller: ControllerChannel
@@ -30,11 +30,11 @@ class ReassignmentsHandler:
         self._controller = controller
 
     async def alter(self, call: Call) -> Any:
-        """Begin, replace or cancel moves: one outcome for each partition.
+        """Answer AlterPartitionReassignments: begin, replace or cancel moves; one outcome per partition.
 
         Raises:
-            KafkaError: CLUSTER_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION (the cluster is at a level without moves), or
-                what kept the controller from answering.
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION (the cluster's level is too old for moves), or
+                an error of the request to the controller.
         """
         request = call.request
         require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
@@ -43,7 +43,7 @@ class ReassignmentsHandler:
             for topic in request.topics
             for one in topic.partitions
         )
-        may_change = getattr(request, "allow_replication_factor_change", True)  # version 0 has no such word
+        may_change = getattr(request, "allow_replication_factor_change", True)  # version 0 has no such field
         asked = AlterReassignmentsRequest(moves, keeps_factor=not may_change)
         reply = await self._controller.ask(operations.ALTER_REASSIGNMENTS, asked, request.timeout)
         topics: dict[str, list[Any]] = {}
@@ -59,7 +59,10 @@ class ReassignmentsHandler:
         )
 
     def list(self, call: Call) -> Any:
-        """The moves under way, of the partitions named or of all. Raises KafkaError CLUSTER_AUTHORIZATION_FAILED."""
+        """Answer ListPartitionReassignments: the moves in progress of the named partitions, or all.
+
+        Raises KafkaError CLUSTER_AUTHORIZATION_FAILED.
+        """
         require(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER)
         wanted = call.request.topics
         named = None if wanted is None else {topic.name: {*topic.partition_indexes} for topic in wanted}

@@ -1,6 +1,6 @@
-"""SaslHandshake (17) and SaslAuthenticate (36): a client says how it will prove who it is, and proves it.
+"""SaslHandshake (17) and SaslAuthenticate (36): a client chooses a SASL mechanism, and authenticates by it.
 
-The connection's gate (`strandline.cluster.broker.sasl`) knows where it stands. A listener without SASL answers
+The connection's gate (`strandline.cluster.broker.sasl`) keeps the state. A listener without SASL answers
 ILLEGAL_SASL_STATE, as Kafka does.
 """
 
@@ -21,10 +21,10 @@ NO_SASL = "this listener speaks no SASL; the client should use security.protocol
 
 
 class SaslHandshakeHandler:
-    """Answers with the mechanisms of the listener."""
+    """Answers SaslHandshake with the mechanisms of the listener."""
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
-        """The client chooses a mechanism."""
+        """Start the authentication by the mechanism that the client has chosen."""
         context = exchange.context
         request = schema.request(Api.SASL_HANDSHAKE, context.version).decode(body)
         gate = context.peer.sasl
@@ -34,16 +34,16 @@ class SaslHandshakeHandler:
             exchange.respond([handshake_answer(context.version, ErrorCode.ILLEGAL_SASL_STATE, ())])
 
     def refuse_all(self, exchange: Exchange, _body: memoryview, error: ErrorCode) -> bool:
-        """The answer is this error."""
+        """Answer with `error`."""
         exchange.respond([handshake_answer(exchange.context.version, error, ())])
         return True
 
 
 class SaslAuthenticateHandler:
-    """Answers the messages of a mechanism."""
+    """Answers SaslAuthenticate with the mechanism's next message."""
 
     def handle(self, exchange: Exchange, body: memoryview) -> None:
-        """The client's next message."""
+        """Handle the client's next message of the mechanism."""
         context = exchange.context
         request = schema.request(Api.SASL_AUTHENTICATE, context.version).decode(body)
         gate = context.peer.sasl
@@ -53,7 +53,7 @@ class SaslAuthenticateHandler:
             exchange.respond([authenticate_answer(context.version, Outcome(ErrorCode.ILLEGAL_SASL_STATE, NO_SASL))])
 
     def refuse_all(self, exchange: Exchange, _body: memoryview, error: ErrorCode) -> bool:
-        """The answer is this error."""
+        """Answer with `error`."""
         exchange.respond([authenticate_answer(exchange.context.version, Outcome(error))])
         return True
 

@@ -1,7 +1,7 @@
-"""DescribeUserScramCredentials (50) and AlterUserScramCredentials (51): who may log in by SCRAM (KIP-554).
+"""DescribeUserScramCredentials (50) and AlterUserScramCredentials (51): users that may log in by SCRAM (KIP-554).
 
-What a client sends, the salted password, would do in the password's place. It is turned into keys here, which do not,
-and goes no further: not to the controller, and into no log line.
+The client sends the salted password, which is as good as the password for logging in. Here keys are derived from it,
+which are not, and it goes no further: neither to the controller nor into a log line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = structlog.get_logger("strandline.security")
 
 
 class ScramCredentialsHandler:
-    """Describes from this broker's image; the active controller changes."""
+    """Describes credentials from this broker's image, and forwards changes to the active controller."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class ScramCredentialsHandler:
         self._timeout_ms = timeout_ms
 
     def describe(self, call: Call) -> Any:
-        """Mechanisms and iterations of the users asked for, or of all; never a salt or a key."""
+        """Answer DescribeUserScramCredentials: mechanisms and iterations of the named users, or of all; never a salt or
+        a key."""
         require(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER)
         found: dict[str, list[Any]] = {}
         for key, one in sorted(self._image().scram_credentials.items()):
@@ -65,7 +66,7 @@ class ScramCredentialsHandler:
         return part(error_code=ErrorCode.NONE, error_message=None, results=Mapped(described, asked or found))
 
     async def alter(self, call: Call) -> Any:
-        """One outcome a user."""
+        """Answer AlterUserScramCredentials: one outcome per user."""
         require(self._authorizer, call.context, Operation.ALTER, CLUSTER)
         request = call.request
         deletions = tuple(ScramDeletion(one.name, one.mechanism) for one in request.deletions)
@@ -78,7 +79,7 @@ class ScramCredentialsHandler:
         return part(results=Mapped(_outcome, reply.users))
 
     def refuse_alter(self, call: Call, error: ErrorCode, message: str) -> Any:
-        """Every user has this error."""
+        """Return a response with `error` for each user."""
         names = [one.name for one in (*call.request.deletions, *call.request.upsertions)]
         return part(
             results=tuple(
@@ -92,7 +93,8 @@ def _outcome(one: ScramOutcome) -> Any:
 
 
 def _upsertion(one: Any) -> ScramUpsertion:
-    """With keys that the controller refuses where no right ones can be made."""
+    """Return the upsertion with the derived keys; they are empty, and refused by the controller, if the mechanism is
+    unknown or the salted password has the wrong size."""
     stored_key = server_key = b""
     if one.mechanism in ScramMechanism.__members__.values():
         mechanism = ScramMechanism(one.mechanism)

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions (71) and PushTelemetry (72): clients tell what they measure themselves (KIP-714)."""
+"""GetTelemetrySubscriptions (71) and PushTelemetry (72): clients push metrics that they measure (KIP-714)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from strandline.proto.kafka.apis import Api
 
 
 class TelemetryHandler:
-    """Answers from this broker's memory."""
+    """Answers from this broker's `ClientTelemetry`."""
 
     def __init__(self, telemetry: ClientTelemetry) -> None:
         self.telemetry = telemetry
 
     def subscriptions(self, call: Call) -> Any:
-        """What this client is to push. Raises KafkaError: as `ClientTelemetry.ask`."""
+        """Answer GetTelemetrySubscriptions: the metrics that the client is to push, and how often. Raises KafkaError as
+        `ClientTelemetry.ask`."""
         instance_id, wanted = self.telemetry.ask(call.context, call.request.client_instance_id)
         return part(
             error_code=ErrorCode.NONE,
@@ -31,7 +32,7 @@ class TelemetryHandler:
         )
 
     def push(self, call: Call) -> Any:
-        """Nothing but that it is taken. Raises KafkaError: as `ClientTelemetry.push`."""
+        """Answer PushTelemetry. Raises KafkaError as `ClientTelemetry.push`."""
         self.telemetry.push(call.context, call.request)
         return part(error_code=ErrorCode.NONE)
 

@@ -19,14 +19,14 @@ from strandline.proto.kafka.apis import Api
 
 
 class PartitionPage(NamedTuple):
-    """A run of one topic's partitions (KIP-966's paged describe)."""
+    """Consecutive partitions of one topic, as part of a page (KIP-966)."""
 
     topic: DescribedTopic
     partitions: list[PartitionRecord]
 
 
 class TopicPages(NamedTuple):
-    """`next_topic` and `next_partition` say where the next page begins; None at the end."""
+    """A page of topics. `next_topic`, `next_partition`: start of the next page; None and -1 at the end."""
 
     pages: list[PartitionPage]
     next_topic: str | None
@@ -42,7 +42,7 @@ class TopicPartitionsHandler:
         self._partitions_max = partitions_max
 
     def describe(self, call: Call) -> Any:
-        """A page of topics; the cursor says where the next one begins."""
+        """Answer DescribeTopicPartitions: a page of topics, with a cursor to the start of the next page."""
         request = call.request
         start = None if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
         pages = self._pages(call.context, [one.name for one in request.topics], request.response_partition_limit, start)
@@ -57,10 +57,10 @@ class TopicPartitionsHandler:
     def _pages(
         self, context: RequestContext, names: Sequence[str], limit: int, start: tuple[str, int] | None
     ) -> TopicPages:
-        """Topics in the order of their names, `limit` partitions at most; no names: all of them.
+        """Return topics sorted by name, with `limit` partitions at most; no names: all topics.
 
         Raises:
-            KafkaError: INVALID_REQUEST for a start that cannot be.
+            KafkaError: INVALID_REQUEST for an invalid start.
         """
         image = self._image()
         first_topic, first_partition = start if start is not None else ("", 0)

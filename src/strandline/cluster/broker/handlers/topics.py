@@ -1,5 +1,5 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37): the active controller decides; each topic succeeds or
-fails alone. A timeout answers REQUEST_TIMED_OUT for every topic: the change may still be carried out."""
+fails alone. After a timeout every topic gets REQUEST_TIMED_OUT; the change may still be carried out."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from strandline.proto.kafka.apis import Api
 from strandline.proto.steps import Mapped, each
 
 DETAILS_SINCE = 5
-"""Since then the answer tells the counts and configs that the topic has got (KIP-525)."""
+"""First version of CreateTopics whose response has the new topic's counts and configs (KIP-525)."""
 
 BY_ID_SINCE = 6
 
 
 class TopicsHandler:
-    """Makes and deletes topics, and adds partitions."""
+    """Creates and deletes topics, and adds partitions."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class TopicsHandler:
     # CreateTopics
 
     async def create(self, call: Call) -> Any:
-        """One outcome a topic, in order."""
+        """Answer CreateTopics: one outcome per topic, in order."""
         topics = await call.connection.stepped(each(_topic_wanted, call.request.topics))
         created = await self._create(call, topics, dry_run=call.request.validate_only, timeout_ms=call.request.timeout)
         return self._all_created(call, topics, created)
@@ -73,7 +73,7 @@ class TopicsHandler:
     async def _create(
         self, call: Call, topics: Sequence[CreatableTopic], *, dry_run: bool, timeout_ms: float
     ) -> list[CreatedTopic]:
-        """One outcome a topic, in order; a name that stands twice is INVALID_REQUEST both times."""
+        """Create topics; returns one outcome per topic, in order. Names listed twice get INVALID_REQUEST both times."""
         context, stepped = call.context, call.connection.stepped
 
         def refuse(item: CreatableTopic, error: ErrorCode, message: str) -> CreatedTopic:
@@ -107,7 +107,7 @@ class TopicsHandler:
         return created
 
     def _to_create(self, wanted: CreatableTopic) -> int:
-        """Partitions that it will have; the controller knows better what the default is."""
+        """Return the partitions that a new topic will have, as far as this broker knows the default; 0 if it exists."""
         image = self._image()
         if wanted.name in image.topics:
             return 0
@@ -138,7 +138,8 @@ class TopicsHandler:
         return allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name), noted=False)
 
     def _configs_of(self, wanted: CreatableTopic) -> tuple[Any, ...]:
-        """What the topic goes by: its own configs, for the image may not have them yet, else this broker's view."""
+        """Return the effective configs of a new topic: its own from the request, as the image may not have them yet,
+        and otherwise those in this broker's image."""
         image = self._image()
         own = {name: value for name, value in without_wish(wanted).configs.items() if value is not None}
         own = {**image.config(topic_resource(wanted.name)), **own}
@@ -156,13 +157,13 @@ class TopicsHandler:
     # DeleteTopics
 
     async def delete(self, call: Call) -> Any:
-        """One outcome a topic, in order."""
+        """Answer DeleteTopics: one outcome per topic, in order."""
         refs = await call.connection.stepped(each(*_refs(call)))
         outcomes = await self._delete(call, refs, timeout_ms=call.request.timeout)
         return _deleted(call, outcomes)
 
     async def _delete(self, call: Call, topics: Sequence[TopicRef], *, timeout_ms: float) -> list[TopicOutcome]:
-        """One outcome a topic, in order, with name and id as far as they are known."""
+        """Delete topics; returns one outcome per topic, in order, with name and id as far as known."""
         image, stepped = self._image(), call.connection.stepped
         faults = await stepped(each(partial(self._undeletable, call.context, image), topics))
 
@@ -187,8 +188,8 @@ class TopicsHandler:
     def _undeletable(
         self, context: RequestContext, image: MetadataImage, ref: TopicRef
     ) -> tuple[ErrorCode, str] | None:
-        """What speaks against passing it on. An id that this broker does not know yet is passed on only for a principal
-        that may delete every topic: for any other the name is asked about."""
+        """Return the error for which a deletion is not forwarded to the controller, or None. An id that this broker
+        does not know yet is forwarded only for a principal that may delete all topics; other rights need the name."""
         if ref.name and ref.topic_id != ZERO_UUID:
             return ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not by both"
         if allowed(self._authorizer, context, Operation.DELETE, CLUSTER, noted=False):
@@ -203,7 +204,7 @@ class TopicsHandler:
     # CreatePartitions
 
     async def create_partitions(self, call: Call) -> Any:
-        """One outcome a topic, in order."""
+        """Answer CreatePartitions: one outcome per topic, in order."""
         image, stepped = self._image(), call.connection.stepped
         wanted = await stepped(each(partial(_to_add, image), call.request.topics))
         outcomes = await self._add(call, wanted, dry_run=call.request.validate_only, timeout_ms=call.request.timeout)
@@ -212,7 +213,7 @@ class TopicsHandler:
     async def _add(
         self, call: Call, topics: Sequence[PartitionsToAdd], *, dry_run: bool, timeout_ms: float
     ) -> list[TopicOutcome]:
-        """One outcome a topic, in order."""
+        """Add partitions; returns one outcome per topic, in order."""
         image = self._image()
 
         def refuse(item: PartitionsToAdd, error: ErrorCode, message: str) -> TopicOutcome:
@@ -237,7 +238,8 @@ def _name(item: CreatableTopic | PartitionsToAdd) -> str:
 
 
 def _to_add(image: MetadataImage, one: Any) -> PartitionsToAdd:
-    """The wire numbers the new partitions by their place; how many there are already, the image knows."""
+    """Return the command for one topic. The request lists assignments of the new partitions without numbers; these
+    follow on the number of partitions in the image."""
     known = image.topics.get(one.name)
     first = 0 if known is None else len(known.partitions)
     assignments = tuple(
@@ -263,7 +265,7 @@ def _if_possible(partitions: int) -> int:
 
 
 def _paid(error: ErrorCode, expected: int) -> int:
-    """What an outcome costs: of a timeout nobody knows whether it was carried out."""
+    """Return the partitions to charge for an outcome; a timeout is charged, as the change may be carried out."""
     return expected if error in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT) else 0  # rule A21/timeouts-are-free
 
 
@@ -289,7 +291,7 @@ def _topic_wanted(one: Any) -> CreatableTopic:
 
 
 def _refs(call: Call) -> tuple[Callable[[Any], TopicRef], Sequence[Any]]:
-    """The topics of the request, and what makes a reference of one."""
+    """Return a function that makes a reference from a topic of the request, and these topics."""
     if call.context.version >= BY_ID_SINCE:
         return lambda one: TopicRef(one.name or "", one.topic_id or ZERO_UUID), call.request.topics
     return TopicRef, call.request.topic_names

@@ -1,4 +1,4 @@
-"""Transactions at their coordinator: the InitProducerId (22) of transactional ids, AddPartitionsToTxn (24),
+"""Requests to the transaction coordinator: InitProducerId (22) with a transactional id, AddPartitionsToTxn (24),
 AddOffsetsToTxn (25), EndTxn (26), DescribeTransactions (65) and ListTransactions (66).
 """
 
@@ -40,19 +40,19 @@ FENCED_SINCE: Mapping[Api, int] = {
     Api.ADD_OFFSETS_TO_TXN: 2,
     Api.END_TXN: 2,
 }
-"""Versions since which clients know PRODUCER_FENCED (KIP-588)."""
+"""First version of each API whose clients know PRODUCER_FENCED (KIP-588)."""
 
 EPOCH_SINCE = 5
-"""EndTxn: the client knows that each end raises its epoch (KIP-890)."""
+"""First version of EndTxn whose clients know that each end raises their epoch (KIP-890)."""
 
 MANY_SINCE = 4
-"""AddPartitionsToTxn: many transactions in a request, of brokers alone."""
+"""First version of AddPartitionsToTxn with several transactions per request; only brokers send it."""
 
 ABORTABLE_SINCE = 5
-"""AddPartitionsToTxn: TRANSACTION_ABORTABLE is known."""
+"""First version of AddPartitionsToTxn whose clients know TRANSACTION_ABORTABLE."""
 
 GIVEN_SINCE = 3
-"""InitProducerId: the producer names what it has (KIP-360)."""
+"""First version of InitProducerId with the producer's current id and epoch (KIP-360)."""
 
 DURATION_SINCE = 1
 PATTERN_SINCE = 2
@@ -61,21 +61,21 @@ Errors = Mapping[TopicPartition, ErrorCode]
 
 
 def served(image: MetadataImage) -> None:
-    """Raises KafkaError TRANSACTIONAL_ID_AUTHORIZATION_FAILED, on which every client gives up at once, while the
-    cluster's level has no transactions."""
+    """Check that the cluster has transactions. Raises KafkaError TRANSACTIONAL_ID_AUTHORIZATION_FAILED otherwise, on
+    which every client gives up at once."""
     if image.transaction_version < FIRST_VERSION:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
 
 
 def for_client(call: Call, error: ErrorCode) -> ErrorCode:
-    """The error as this version of the request has it."""
+    """Return the error, translated for clients that do not know PRODUCER_FENCED."""
     if error is ErrorCode.PRODUCER_FENCED and call.context.version < FENCED_SINCE[call.api]:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 
 
 class TransactionsHandler:
-    """Asks the coordinator for clients."""
+    """Forwards requests of clients and brokers to this broker's transaction coordinator."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class TransactionsHandler:
         self._authorizer = authorizer
 
     def _check(self, context: RequestContext, operation: Operation, transactional_id: str) -> None:
-        """Raises KafkaError: transactions are not served, the principal may not do this, or the id is none."""
+        """Raises KafkaError if the cluster has no transactions, the principal has no right, or the id is ""."""
         served(self._image())
         require(self._authorizer, context, operation, transaction(transactional_id))
         if not transactional_id:
@@ -100,7 +100,7 @@ class TransactionsHandler:
     # InitProducerId
 
     async def init_producer_id(self, call: Call) -> Any:
-        """The producer that may write under the transactional id from now on."""
+        """Answer InitProducerId with a transactional id: id and epoch of the producer that may write from now on."""
         request = call.request
         given = (NO_ID, NO_EPOCH)
         if call.context.version >= GIVEN_SINCE:
@@ -123,7 +123,7 @@ class TransactionsHandler:
     # AddPartitionsToTxn
 
     async def add_partitions(self, call: Call) -> Any:
-        """One error a partition, by transaction."""
+        """Answer AddPartitionsToTxn: one error per partition, by transaction."""
         request = call.request
         if call.context.version < MANY_SINCE:
             wanted = await call.connection.stepped(each(_partition, _partitions(request.v3_and_below_topics)))
@@ -140,7 +140,7 @@ class TransactionsHandler:
         return part(error_code=ErrorCode.NONE, results_by_transaction=results)
 
     async def _add_for_client(self, call: Call, partitions: Sequence[TopicPartition]) -> Errors:
-        """All of them or none: one that cannot be makes the rest OPERATION_NOT_ATTEMPTED."""
+        """Add all partitions or none: if one is invalid, the others get OPERATION_NOT_ATTEMPTED."""
         request = call.request
         try:
             self._check(call.context, Operation.WRITE, request.v3_and_below_transactional_id)
@@ -162,7 +162,7 @@ class TransactionsHandler:
             return dict.fromkeys(partitions, for_client(call, error.code))
 
     def _fault(self, context: RequestContext, partition: TopicPartition) -> ErrorCode:
-        """Reason a partition cannot be part of a client's transaction."""
+        """Return the error for which a partition cannot be part of a client's transaction, or NONE."""
         if not allowed(self._authorizer, context, Operation.WRITE, topic(partition.topic)):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if partition.topic in INTERNAL_TOPICS:  # rule C4/markers-in-topics-of-the-cluster
@@ -191,7 +191,7 @@ class TransactionsHandler:
     # AddOffsetsToTxn
 
     async def add_offsets(self, call: Call) -> Any:
-        """The offsets of a group become part of the transaction."""
+        """Answer AddOffsetsToTxn: add a group's partition of the offsets topic to the transaction."""
         request = call.request
         try:
             self._check(call.context, Operation.WRITE, request.transactional_id)
@@ -211,7 +211,7 @@ class TransactionsHandler:
     # EndTxn
 
     async def end(self, call: Call) -> Any:
-        """Commit or abort, decided for good, and the producer of the next transaction."""
+        """Answer EndTxn once the commit or abort is decided: id and epoch of the producer for the next transaction."""
         request = call.request
         version = EPOCH_VERSION if call.context.version >= EPOCH_SINCE else FIRST_VERSION
         try:
@@ -231,7 +231,7 @@ class TransactionsHandler:
     # Looking
 
     async def list_transactions(self, call: Call) -> Any:
-        """The transactional ids that this broker coordinates and the principal may see."""
+        """Answer ListTransactions: the transactional ids that this broker coordinates and the principal may see."""
         request, version = call.request, call.context.version
         text = (request.transactional_id_pattern or "") if version >= PATTERN_SINCE else ""
         pattern = _pattern(text)
@@ -261,7 +261,7 @@ class TransactionsHandler:
         )
 
     async def describe(self, call: Call) -> Any:
-        """One answer an id, each once."""
+        """Answer DescribeTransactions: one answer per transactional id; an id named repeatedly has one answer."""
         wanted = dict.fromkeys(call.request.transactional_ids)
         return part(transaction_states=await call.connection.each(partial(self._describe, call.context), wanted))
 
@@ -310,7 +310,8 @@ def _not_described(transactional_id: str, error: ErrorCode) -> Any:
 
 
 def _pattern(text: str) -> TopicPattern | None:
-    """A compiled expression (RE2, KIP-1152); None: every id is wanted. Raises KafkaError INVALID_REGULAR_EXPRESSION."""
+    """Compile a regular expression (RE2, KIP-1152); None if `text` is "", which matches every id. Raises KafkaError
+    INVALID_REGULAR_EXPRESSION."""
     try:
         return TopicPattern(text) if text else None
     except PatternError as error:

@@ -1,5 +1,5 @@
-"""WriteTxnMarkers (27): an operator ends what is open of a transaction in partitions that its coordinator does not know
-of, a transaction that hangs (KIP-664). Coordinators have a call of their own between nodes."""
+"""WriteTxnMarkers (27): an operator ends a hanging transaction, one that is open in partitions of which its coordinator
+does not know (KIP-664). Coordinators use another call, between nodes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from strandline.proto.internal_topics import INTERNAL_TOPICS
 from strandline.proto.kafka.apis import Api
 
 VERSION_OF_TRANSACTIONS_SINCE = 2
-"""Version of WriteTxnMarkers that says by which protocol a transaction ends (KIP-1228)."""
+"""First version of WriteTxnMarkers with the transaction.version by which a transaction ends (KIP-1228)."""
 
 _TOLD = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
-"""What the coordinator of groups says of its partitions, as it is told of every other one."""
+"""Error of the group coordinator for its partitions -> error as for all other partitions."""
 
 
 class WriteMarkersHandler:
-    """Has markers written."""
+    """Answers WriteTxnMarkers by this broker's `MarkerWriter`."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class WriteMarkersHandler:
         self._authorizer = authorizer
 
     async def write(self, call: Call) -> Any:
-        """One result a partition, once every replica in sync has the marker, and the groups have the offsets that it
-        commits; REQUEST_TIMED_OUT where that takes long.
+        """Answer WriteTxnMarkers: one error per partition, once all in-sync replicas have the marker and the groups the
+        offsets that it commits; REQUEST_TIMED_OUT if that takes too long.
 
         Raises:
             KafkaError: CLUSTER_AUTHORIZATION_FAILED; UNSUPPORTED_VERSION while the cluster has no transactions.
@@ -95,7 +95,7 @@ def _marker(marker: Any, version: int) -> MarkerToWrite:
 
 
 def _answer(call: Call, errors: Iterator[ErrorCode]) -> Any:
-    """The request's markers with an error for each partition, in order."""
+    """Return the response: the request's markers with an error per partition, in order."""
     return part(
         markers=tuple(
             part(

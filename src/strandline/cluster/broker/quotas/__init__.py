@@ -1,1 +1,1 @@
-"""Quotas of clients: what each has taken of this broker lately, and how long it waits when that was too much."""
+"""Quotas of clients: measures what each client uses of this broker, and makes it wait if that is above its quota."""

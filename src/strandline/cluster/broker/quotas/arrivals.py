@@ -1,7 +1,7 @@
-"""connection_creation_rate: a connection above the rate of its address waits before it is anybody's (KIP-612).
+"""The quota connection_creation_rate (KIP-612): connections above the rate of their address wait to be served.
 
-Kafka closes it when its wait is over, and the client comes again. Here it is let in then: it has waited already. No
-byte of it is read before, and with TLS no handshake is made for it.
+Kafka closes such a connection after its wait, and the client connects again. Here it is served after the wait. Until
+then nothing is read from it, and no TLS handshake is made.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from strandline.proto.ports import Clock
 from strandline.proto.rates import WindowShape
 
 WAITING_OF_ADDRESS_MAX = 100
-"""Connections of one address that wait; one more is closed. So none waits longer than a hundred slots of its rate take:
-at one a second as long as clients have patience for a request (30 s), three times."""
+"""Maximum waiting connections of one address; one more is closed. It bounds the wait: at one connection per second to
+100 s, about three times as long as clients wait for a request (30 s)."""
 
 WAITING_MAX = 1000
-"""The same of all addresses that are above their rate. Each costs a descriptor and about a kilobyte."""
+"""Maximum waiting connections of all addresses; one more is closed. Each costs a file descriptor and about 1 kB."""
 
 TOO_MANY = "its address opens more connections than it may, and as many as may wait do (connection_creation_rate)"
 
 
 class Listener(Protocol):
-    """The listener that connections come to."""
+    """Listener that accepted a connection, as used here."""
 
     def turned_away(self, where: str, reason: str) -> None:
-        """A connection was closed before it was the listener's."""
+        """Count and log a connection that was closed before it was served. `where`: the client's address."""
 
 
 class Arrivals:
-    """The connections that have been accepted and wait.
+    """Accepted connections that wait because their address is above its rate.
 
-    Invariants: at most `WAITING_OF_ADDRESS_MAX` of one address, and `WAITING_MAX` altogether; a connection of an
-    address within its rate waits for nothing.
+    Invariants: at most `WAITING_OF_ADDRESS_MAX` of one address, and `WAITING_MAX` in total; a connection of an address
+    within its rate does not wait.
 
     Attributes:
-        quota: what addresses have taken of their rates.
+        quota: tokens of connection_creation_rate by address.
     """
 
     def __init__(self, shape: WindowShape, clock: Clock) -> None:
@@ -56,30 +56,32 @@ class Arrivals:
         return len(self._waiting)
 
     def set(self, quotas: QuotasImage) -> None:
-        """Go by these from now on. What waits for a quota that is gone is let in; other waits stay as they are."""
+        """Use these quotas from now on. Connections that wait for a quota that was removed are served; others go on
+        waiting as before."""
         self._limits = AddressLimits(quotas)
         for arrival in list(self._waiting):
             if self._limits.share(arrival.address) is None:
                 arrival.enter()
 
     def protocol(self, listener: Listener, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
-        """Protocol of a new connection: the listener's own if no address has a quota."""
+        """Return the protocol of a new connection: the listener's own (`make`) if no address has a quota."""
         return Arrival(self, listener, make) if self._limits else make()
 
     def close(self, listener: Listener) -> None:
-        """The listener closes: close what waits for it."""
+        """Close the connections that wait for a listener, which closes."""
         for arrival in list(self._waiting):
             if arrival.listener is listener:
                 arrival.abort()
 
-    # What connections call
+    # Called by connections
 
     def share(self, address: str) -> Share | None:
-        """What bounds its address."""
+        """Return the quota share of an address; None: it has no quota."""
         return self._limits.share(address)
 
     def delay_ms(self, share: Share, arrival: Arrival) -> float | None:
-        """How long it must wait, 0: not at all; None: it may not even wait."""
+        """Count a connection; return the milliseconds that it must wait, or None if too many wait and it must be
+        closed, which is not counted."""
         now_ms = self.clock.monotonic_ms()
         self.quota.take(share, 1, now_ms)
         delay_ms = self.quota.wait_ms(share, now_ms)
@@ -95,7 +97,7 @@ class Arrivals:
         return delay_ms
 
     def left(self, arrival: Arrival) -> None:
-        """Note that a connection does not wait any more."""
+        """Stop counting a connection as waiting. Idempotent."""
         if arrival not in self._waiting:
             return
         del self._waiting[arrival]
@@ -105,7 +107,7 @@ class Arrivals:
 
 
 class Arrival(asyncio.Protocol):
-    """A connection that was accepted, until it is the listener's."""
+    """Protocol of an accepted connection until the listener's own protocol takes over."""
 
     def __init__(self, arrivals: Arrivals, listener: Listener, make: Callable[[], asyncio.BaseProtocol]) -> None:
         self.listener = listener
@@ -116,7 +118,7 @@ class Arrival(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let it in, let it wait, or close it."""
+        """Serve the connection, let it wait, or close it, by the quota of its address."""
         self._transport = cast("asyncio.Transport", transport)
         peername = transport.get_extra_info("peername")
         self.address = address_of(str(peername[0])) if peername else ""
@@ -132,7 +134,7 @@ class Arrival(asyncio.Protocol):
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.enter)
 
     def enter(self) -> None:
-        """From now on it is the listener's."""
+        """Hand the connection over to the listener's protocol."""
         self._end_wait()
         transport, self._transport = self._transport, None
         if transport is not None and not transport.is_closing():
@@ -142,7 +144,7 @@ class Arrival(asyncio.Protocol):
             transport.resume_reading()
 
     def abort(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._end_wait()
         if self._transport is not None:
             self._transport.abort()

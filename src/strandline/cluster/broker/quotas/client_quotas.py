@@ -1,9 +1,9 @@
-"""A broker's quotas: requests are measured, answers say how long to wait, connections are muted for so long (KIP-219):
-nothing is read of them meanwhile.
+"""A broker's client quotas: requests are measured, responses tell the throttle time, and the connection is muted for
+that time, which means that nothing is read from it (KIP-219).
 
-A produce request counts when it has come, and mutes at once: more of them may be on their way behind it. A fetch counts
-by the records in its answer, and the time of any request when it is answered, as Kafka counts both. What a request may
-change of the metadata is `controller_mutation_rate` (KIP-599, Kafka's ControllerMutationQuota).
+A produce request is counted when it arrives, and mutes at once, as further ones may follow. As in Kafka, a fetch is
+counted by the records in its response, and the time of any request when it is answered. Changes of the metadata are
+limited by `controller_mutation_rate` (KIP-599, Kafka's ControllerMutationQuota).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from strandline.proto.quotas import NAME_CHARS_MAX, QuotaKey
 from strandline.proto.rates import WindowShape
 
 EXEMPT = frozenset({Api.SASL_HANDSHAKE.title, Api.SASL_AUTHENTICATE.title})
-"""A client proves who it is for nothing, at the start and again (KIP-368): it is nobody's request."""
+"""APIs that no quota counts: authentication at the start and re-authentication (KIP-368)."""
 
 _MS_TO_PERCENT = 100.0 / 1000
 
 
 class ClientQuotas:
-    """What clients have taken of this broker, and who is muted.
+    """Quotas of clients on this broker, what clients use of them, and the muted connections.
 
     Attributes:
-        rates: of what is measured over windows, by key.
-        mutations: the tokens of controller_mutation_rate, and `mutation_limits` what they are by.
-        mutes: the connections that wait.
-        arrivals: those that wait before they are let in (connection_creation_rate).
+        rates: quotas measured as rates over windows, by key.
+        mutations, mutation_limits: tokens and quotas of controller_mutation_rate.
+        mutes: the muted connections.
+        arrivals: new connections that wait to be served (connection_creation_rate).
     """
 
     def __init__(self, shape: WindowShape, clock: Clock) -> None:
@@ -49,12 +49,13 @@ class ClientQuotas:
         self.rates: Mapping[QuotaKey, RateQuota] = {
             QuotaKey.PRODUCER_BYTE_RATE: RateQuota(shape),
             QuotaKey.CONSUMER_BYTE_RATE: RateQuota(shape),
-            # One window at most, as Kafka has it: what a request costs is not the client's choice alone.
+            # One window at most, as in Kafka: the cost of a request is not the client's choice alone.
             QuotaKey.REQUEST_PERCENTAGE: RateQuota(shape, throttle_ms_max=shape.size_ms),
         }
 
     def set(self, quotas: QuotasImage) -> None:
-        """Go by these from now on. Rates stay; whoever is muted goes on, and is judged anew at its next request."""
+        """Use these quotas from now on. Measured rates stay; muted connections are unmuted, and their next requests are
+        judged by the new quotas."""
         for key, rate in self.rates.items():
             rate.limits = Limits(quotas, key)
             rate.let_go()
@@ -63,7 +64,7 @@ class ClientQuotas:
         self.mutes.end_all()
 
     def measures(self) -> Mapping[QuotaKey, RateQuota | TokenQuota]:
-        """All that is measured, by key, for the metrics."""
+        """Return all measured quotas by key, for the metrics."""
         tokens = {
             QuotaKey.CONTROLLER_MUTATION_RATE: self.mutations,
             QuotaKey.CONNECTION_CREATION_RATE: self.arrivals.quota,
@@ -71,8 +72,9 @@ class ClientQuotas:
         return {**self.rates, **tokens}
 
     def must_wait(self, connection: Connection, peer: Peer, api: str, client_id: str) -> bool:
-        """Its share has taken too much of the loop, on whichever connection: then this one is muted as long, and its
-        request waits. Else each of many connections would have one more request in every window."""
+        """Return whether a request must wait because its share is above request_percentage, on any connection; then
+        this connection is muted for the same time. Otherwise a client with many connections would get one more request
+        on each in every window."""
         if peer.is_stranger or api in EXEMPT:
             return False
         now_ms = self.clock.monotonic_ms()
@@ -86,7 +88,7 @@ class ClientQuotas:
     def metered(
         self, connection: Connection, context: RequestContext, flexible_header: bool, frame_bytes: int
     ) -> MeteredExchange | None:
-        """The exchange of a request that has come; None for one that no quota is for."""
+        """Return the exchange of a new request, or None if no quota applies to it."""
         gate = context.peer.sasl
         if context.api in EXEMPT or (gate is not None and not gate.is_open):
             return None
@@ -94,13 +96,13 @@ class ClientQuotas:
 
 
 def _names(principal: str, client_id: str) -> tuple[str, str]:
-    """A user and a client, as far as they are remembered: a client.id may fill a frame."""
+    """Return (user, client.id), cut to the length that quotas remember: a client.id may be as long as a frame."""
     # rule A21/names-of-any-length-are-remembered
     return principal.partition(":")[2][:NAME_CHARS_MAX], client_id[:NAME_CHARS_MAX]
 
 
 class MeteredExchange(Exchange):
-    """A request that is measured."""
+    """A request that is measured for quotas."""
 
     __slots__ = ("_began_ms", "_busy_ms", "_client", "_quotas", "_until_ms")
 
@@ -162,18 +164,18 @@ class MeteredExchange(Exchange):
         return since is not None and self.context.version >= since  # rule A21/older-versions-are-refused
 
     def mute(self, throttle_ms: float) -> None:
-        """Say in the answer how long to wait, and read nothing of the connection for so long."""
+        """Mute the connection for `throttle_ms`, which the response tells the client."""
         self._mute(throttle_ms, self._quotas.clock.monotonic_ms())
 
     def timed(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
         return _Timed(work, self)  # rule A21/coroutines-take-no-time
 
     def begin_work(self) -> None:
-        """The event loop is at it from now on."""
+        """Note that the event loop begins to work on the request now."""
         self._began_ms = self._quotas.clock.monotonic_ms()
 
     def end_work(self) -> None:
-        """Until now. What was done after the answer counts at the client's next request."""
+        """Note that this work ends now. Work after the response counts for the client's next request."""
         now_ms = self._quotas.clock.monotonic_ms()
         if self.ready:
             rest = self._percent_seconds(now_ms)
@@ -183,7 +185,7 @@ class MeteredExchange(Exchange):
         self._began_ms = None
 
     def _percent_seconds(self, now_ms: float) -> float:
-        """What the request took of the loop and is not recorded yet: a rate of 100 of it is all of the loop's time."""
+        """Return the request's loop time not recorded yet, in percent of a second: 100 per second is the whole loop."""
         busy_ms, self._busy_ms = self._busy_ms, 0.0
         if self._began_ms is not None:
             busy_ms += now_ms - self._began_ms
@@ -201,7 +203,7 @@ class MeteredExchange(Exchange):
 
 
 class _Timed(Coroutine[Any, Any, None]):
-    """A coroutine whose steps are counted."""
+    """A coroutine that counts the time of each of its steps for an exchange."""
 
     def __init__(self, work: Coroutine[Any, Any, None], exchange: MeteredExchange) -> None:
         self._work = work
@@ -234,7 +236,7 @@ class _Mute(NamedTuple):
 
 
 class Mutes:
-    """Holds connections, each once, until the longest of its waits is over."""
+    """Muted connections: each is held once, until the longest of its throttle times is over."""
 
     def __init__(self) -> None:
         self._muted: dict[Connection, _Mute] = {}
@@ -243,7 +245,7 @@ class Mutes:
         return len(self._muted)
 
     def mute(self, connection: Connection, throttle_ms: float, now_ms: float) -> None:
-        """Take no request of it for so long; what is answered leaves."""
+        """Take no request of a connection for `throttle_ms`; its responses are still sent."""
         known = self._muted.get(connection)
         until_ms = now_ms + throttle_ms
         if known is not None:
@@ -262,7 +264,7 @@ class Mutes:
             known.timer.cancel()
 
     def end_all(self) -> None:
-        """Let all of them go on: what they waited for has changed."""
+        """Unmute all connections: the quotas have changed."""
         for connection, mute in list(self._muted.items()):
             mute.timer.cancel()
             self._end(connection)  # rule A21/a-mute-is-for-ever
@@ -273,17 +275,18 @@ class Mutes:
 
 
 class Request(Protocol):
-    """The request that is charged (`strandline.cluster.broker.quotas.client_quotas`)."""
+    """The charged request (`MeteredExchange`)."""
 
     def mute(self, throttle_ms: float) -> None:
-        """Say in the answer how long to wait, and read nothing of the connection for so long."""
+        """Mute the connection for `throttle_ms`, which the response tells the client."""
 
 
 class MutationCharge(Charge):
-    """The changes of one request of a client that has a quota.
+    """Charge of one request of a client with a controller_mutation_rate.
 
-    A strict one admits nothing while the client owes. Any other admits all, for a client that would not understand the
-    error: then the client waits until it owes nothing. Either lets a change begin that is larger than what is left.
+    A strict charge admits nothing while the client's tokens are below 0. Any other charge, for a client that would not
+    understand the error, admits all, and the client then waits until its tokens are no longer below 0. Both admit a
+    change that is larger than the remaining tokens.
     """
 
     def __init__(self, quota: TokenQuota, share: Share, request: Request, clock: Clock, *, strict: bool) -> None:

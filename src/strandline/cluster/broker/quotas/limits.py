@@ -1,4 +1,4 @@
-"""Which quota is a client's: the most specific of the eight that may fit (KIP-55, Kafka's `DefaultQuotaCallback`)."""
+"""Finds the quota of a client, the most specific of eight possible ones (KIP-55, Kafka's `DefaultQuotaCallback`)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from strandline.proto.quotas import DEFAULT, QuotaEntity, QuotaKey
 
 
 class Share(NamedTuple):
-    """What a client may take, and who takes of it together.
+    """A quota and the entity that uses it.
 
     Attributes:
-        of: everybody that is in here shares `limit`: a user's clients, the users of a client.id, or both in one; the
-            connections of an ip. A default gives a share to each that it stands for, and is no share itself.
-        limit: a second.
+        of: entity whose members share `limit`: all clients of a user, all users of a client.id, one client.id of one
+            user, or the connections of an ip. A default quota gives each entity that it applies to a share of its own.
+        limit: maximum rate, per second.
     """
 
     of: QuotaEntity
@@ -23,7 +23,7 @@ class Share(NamedTuple):
 
 
 class Limits:
-    """The quotas of one key."""
+    """The quotas of one key, by entity."""
 
     def __init__(self, quotas: QuotasImage, key: str) -> None:
         self._values: Mapping[QuotaEntity, float] = {
@@ -31,7 +31,8 @@ class Limits:
         }
 
     def share(self, user: str, client_id: str) -> Share | None:
-        """The share of a client; None: there is no bound. Whoever has no client.id has no quota that depends on it."""
+        """Return the share of a client, or None without a quota. For an empty `user` or `client_id`, quotas that depend
+        on it do not apply."""
         for entity, of in _candidates(user, client_id):
             limit = self._values.get(entity)
             if limit is not None:
@@ -40,7 +41,7 @@ class Limits:
 
 
 class AddressLimits:
-    """The quotas of addresses (KIP-612)."""
+    """The quotas connection_creation_rate of addresses (KIP-612)."""
 
     def __init__(self, quotas: QuotasImage) -> None:
         key = QuotaKey.CONNECTION_CREATION_RATE
@@ -50,13 +51,14 @@ class AddressLimits:
         return bool(self._values)
 
     def share(self, address: str) -> Share | None:
-        """The share of an address as `address_of` writes it, or "" for none; None: there is no bound."""
+        """Return the share of an address (as `address_of` writes it; "": the transport has none), or None without a
+        quota."""
         limit = self._values.get(address, self._values.get(DEFAULT))
         return None if limit is None or not address else Share(QuotaEntity(ip=address), limit)
 
 
 def _candidates(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, QuotaEntity]]:
-    """(whose quota it would be, whose share), the most specific first."""
+    """Yield (entity that may have a quota, entity that would share it), the most specific first."""
     both, user_alone, client_alone = QuotaEntity(user, client_id), QuotaEntity(user), QuotaEntity(None, client_id)
     if user and client_id:
         yield both, both

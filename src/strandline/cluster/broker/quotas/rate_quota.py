@@ -1,5 +1,5 @@
-"""What clients have taken of one thing lately, as rates (all of them together) and as tokens of shares, for what comes
-in bursts (KIP-599, KIP-612). Within bounded memory, and pure: the time comes in.
+"""Measured use of one quota key, per share: as rates over windows (`RateQuota`), and as token buckets for use in bursts
+(`TokenQuota`, KIP-599, KIP-612). Memory is bounded, and the time is an argument.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from strandline.proto.quotas import QuotaEntity
 from strandline.proto.rates import Rate, TokenBucket, WindowShape
 
 SHARES_MAX = 10_000
-"""Shares of one key that are known: of more, those go that were not used for the longest time. A client that has
-another client.id at each request, and a quota for each, makes so many and no more."""
+"""Maximum remembered shares of one key; beyond it the least recently used one is forgotten. It bounds the memory of a
+client that uses a new client.id, with a default quota, for each request."""
 
 
 class Remembered(Protocol):
-    """What is known of one share."""
+    """Measured use of one share."""
 
     def is_over(self, now_ms: float) -> bool:
-        """Nothing that was taken counts any more: a new one would be as good."""
+        """Return whether no past use counts any more, so that the share can be forgotten."""
 
 
 T = TypeVar("T", bound=Remembered)
 
 
 class Recent(Generic[T]):
-    """The shares of one key.
+    """Measured use of the shares of one key, least recently used first.
 
-    Invariants: at most `SHARES_MAX`; the one that was used last stands last; none that is over stands first.
+    Invariants: at most `SHARES_MAX` shares; after a use the first one is not over.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -41,7 +41,7 @@ class Recent(Generic[T]):
         return len(self._known)
 
     def use(self, of: QuotaEntity, now_ms: float) -> T:
-        """What is known of a share, which is used now."""
+        """Return the use of a share, new if unknown, and make it the most recently used."""
         self._forget(now_ms)
         known = self._known.pop(of, None)
         if known is None:
@@ -52,15 +52,15 @@ class Recent(Generic[T]):
         return known
 
     def look(self, of: QuotaEntity) -> T | None:
-        """The same without using it; None: there is nothing to know."""
+        """Return the use of a share, or None if unknown, without changing the order."""
         return self._known.get(of)
 
     def all(self) -> Iterator[T]:
-        """What is known of each."""
+        """Yield the use of each share."""
         yield from self._known.values()
 
     def latest_first(self, now_ms: float) -> Iterator[tuple[QuotaEntity, T]]:
-        """All of them."""
+        """Yield all shares with their use, the most recently used first."""
         self._forget(now_ms)
         yield from reversed(self._known.items())
 
@@ -73,15 +73,15 @@ class Recent(Generic[T]):
 
 
 THROTTLE_MS_MAX = 600_000.0
-"""Nobody waits longer: the default of connections.max.idle.ms, after which a connection that is muted is closed."""
+"""Maximum throttle time: the default of connections.max.idle.ms, after which a muted connection is closed."""
 
 
 class Measured(NamedTuple):
-    """What is known of one share, for the metrics.
+    """Measured use of one share, for the metrics.
 
     Attributes:
-        rate: a second.
-        throttle_ms: mean of the waits lately.
+        rate: use per second.
+        throttle_ms: mean throttle time in the measured windows.
     """
 
     of: QuotaEntity
@@ -90,15 +90,15 @@ class Measured(NamedTuple):
 
     @classmethod
     def of_rate(cls, of: QuotaEntity, rate: Rate, now_ms: float) -> Self:
-        """What a rate says. What was taken back may outlive the window in which it was taken."""
+        """Make it from a rate, at least 0: an amount taken back may count longer than its use, in another window."""
         return cls(of, max(rate.per_second(now_ms), 0.0), rate.mean_throttle_ms(now_ms))
 
 
 class RateQuota:
-    """The quotas of one key, and the rates of those that have one.
+    """The quotas of one key, and the rates of the shares that have one.
 
     Attributes:
-        throttles, throttled_ms: how often somebody was told to wait, and how long altogether.
+        throttles, throttled_ms: number of throttled requests, and sum of their throttle times.
     """
 
     def __init__(self, shape: WindowShape, throttle_ms_max: float = THROTTLE_MS_MAX) -> None:
@@ -113,41 +113,43 @@ class RateQuota:
         return len(self._rates)
 
     def record(self, user: str, client_id: str, value: float, now_ms: float) -> float:
-        """Record that `value` is taken. Returns the milliseconds that the client must wait, or 0."""
+        """Record a use of `value`. Returns the milliseconds that the client must wait, or 0."""
         return self._record(user, client_id, value, now_ms, takes_back=False)[0]
 
     def record_or_take_back(self, user: str, client_id: str, value: float, now_ms: float) -> tuple[float, bool]:
-        """So much would be taken: how long the client must wait, and whether it may take it.
+        """Record a use of `value`, and take it back if the client must wait first. Returns (milliseconds to wait,
+        whether the use stays recorded and is allowed).
 
-        Where it must wait it takes nothing, and nothing stays recorded. One that has taken nothing lately takes it all
-        the same, and waits for it: else what is larger than a quota would never be had at all.
+        A client without recent use may use more than its quota, and waits afterwards: otherwise it could never get
+        anything larger than its quota.
         """
         return self._record(user, client_id, value, now_ms, takes_back=True)
 
     def note(self, user: str, client_id: str, value: float, now_ms: float) -> None:
-        """Record that `value` was taken; it counts when the same share takes more."""
+        """Record a use of `value` that throttles only later uses of the same share."""
         share = self.limits.share(user, client_id)
         if share is not None:
             self._rates.use(share.of, now_ms).record(value, now_ms)
 
     def wait_ms(self, user: str, client_id: str, now_ms: float) -> float:
-        """How long anybody of its share was told to wait yet; 0: nobody."""
+        """Milliseconds for which the client's share is still throttled; 0: it is not."""
         share = self.limits.share(user, client_id)
         rate = None if share is None else self._rates.look(share.of)
         return 0.0 if rate is None else max(rate.waits_until_ms - now_ms, 0.0)
 
     def let_go(self) -> None:
-        """Nobody waits any more: the quotas have changed."""
+        """End the throttle times of all shares: the quotas have changed."""
         for rate in self._rates.all():
             rate.waits_until_ms = 0.0
 
     def most_at_once(self, user: str, client_id: str) -> float:
-        """Whoever takes more at once must wait even if it took nothing before (Kafka's `getMaxValueInQuotaWindow`)."""
+        """Largest use at once that a client without recent use may have without a wait; inf: it has no quota. Kafka's
+        `getMaxValueInQuotaWindow`."""
         share = self.limits.share(user, client_id)
         return inf if share is None else share.limit * (self._shape.windows - 1) * self._shape.size_ms / 1000
 
     def measured(self, now_ms: float) -> Iterator[Measured]:
-        """Each share that was used lately, the latest first."""
+        """Yield each share with recent use, the most recently used first."""
         for of, rate in self._rates.latest_first(now_ms):
             yield Measured.of_rate(of, rate, now_ms)
 
@@ -174,7 +176,7 @@ class RateQuota:
 
 
 class _Taken:
-    """What is known of one share: its tokens, and its rate for the metrics."""
+    """Use of one share: its token bucket, and its rate for the metrics."""
 
     __slots__ = ("bucket", "rate")
 
@@ -183,15 +185,15 @@ class _Taken:
         self.rate = Rate(shape)
 
     def is_over(self, now_ms: float) -> bool:
-        """Nothing is owed: who owes is remembered until it owes no more, however long that takes."""
+        """Return whether the bucket is full and no use counts; until the bucket is full again the share is kept."""
         return self.bucket.is_full(now_ms) and self.rate.is_over(now_ms)  # rule A21/debts-are-forgotten
 
 
 class TokenQuota:
-    """The tokens of all shares of one key.
+    """The token buckets of all shares of one key.
 
     Attributes:
-        throttles, throttled_ms: how often somebody was told to wait, and how long altogether.
+        throttles, throttled_ms: number of throttled requests, and sum of their throttle times.
     """
 
     def __init__(self, shape: WindowShape) -> None:
@@ -203,23 +205,23 @@ class TokenQuota:
         return len(self._shares)
 
     def take(self, share: Share, count: float, now_ms: float) -> None:
-        """Take `count`; a negative count gives back what was not taken after all."""
+        """Take `count` tokens of a share; a negative count gives tokens back."""
         known = self._shares.use(share.of, now_ms)
         known.bucket.take(count, share.limit, now_ms)
         known.rate.record(count, now_ms)
 
     def wait_ms(self, share: Share, now_ms: float) -> float:
-        """How long until the share owes nothing; 0: more may be taken now."""
+        """Milliseconds until the share's tokens are no longer below 0; 0: more may be taken now."""
         known = self._shares.look(share.of)
         return 0.0 if known is None else max(-known.bucket.tokens(share.limit, now_ms) / share.limit * 1000, 0.0)
 
     def note_wait(self, share: Share, throttle_ms: float, now_ms: float) -> None:
-        """Note that a client was told to wait `throttle_ms`."""
+        """Count a request that is throttled for `throttle_ms`."""
         self.throttles += 1
         self.throttled_ms += throttle_ms
         self._shares.use(share.of, now_ms).rate.record_throttle(throttle_ms, now_ms)
 
     def measured(self, now_ms: float) -> Iterator[Measured]:
-        """Each share that was used lately, the latest first."""
+        """Yield each share with recent use, the most recently used first."""
         for of, known in self._shares.latest_first(now_ms):
             yield Measured.of_rate(of, known.rate, now_ms)

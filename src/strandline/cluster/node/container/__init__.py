@@ -1,2 +1,2 @@
-"""A node in a container: settings from the environment, an empty volume formatted, a health check; the image's
-entry point is `python -m strandline.cluster.node.container`."""
+"""A node in a container: reads settings from the environment, formats an empty volume, and has a health check; the
+image's entry point is `python -m strandline.cluster.node.container`."""

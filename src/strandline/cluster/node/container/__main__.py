@@ -1,10 +1,10 @@
 """The entry point of the image: process 1 of a container.
 
-    node [--config FILE] [-X key=value ...]    format the volume if it is not, and run the node (the default)
-    health                                     exit 0 when /readyz answers 200, for HEALTHCHECK
-    anything else                              the `strandline` program with these words
+    node [--config FILE] [-X key=value ...]    format the volume if it is unformatted, and run the node (the default)
+    health                                     exit 0 if /readyz answers 200, for HEALTHCHECK
+    anything else                              run the `strandline` program with these arguments
 
-The node runs in this very process, without a shell around it: SIGTERM asks it for a controlled shutdown.
+The node runs in this process, without a shell around it: SIGTERM begins a controlled shutdown.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the words say. Returns the exit code."""
-    # First of all, before the slow imports: process 1 does not even get a signal that it has no handler for, and
-    # `docker stop` in the first moments would wait for its time limit. The node sets its own handler once it runs.
+    """Run the command in `arguments`. Returns the exit code."""
+    # Before the slow imports: process 1 does not get signals without a handler, so that `docker stop` during the start
+    # would wait for its timeout. The node sets its own handler once it runs.
     signal.signal(signal.SIGTERM, _terminated)
     word, rest = (arguments[0], arguments[1:]) if arguments else ("node", [])
     if word not in ("node", "health"):

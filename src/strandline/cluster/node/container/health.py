@@ -1,8 +1,8 @@
-"""The health check of a container's node: for HEALTHCHECK, where an image has no curl.
+"""The health check of a container's node, for HEALTHCHECK, as the image has no curl.
 
-It is a process of its own every few seconds, and what it imports is most of its work. So it reads the variable with the
-listeners alone wherever that says all; all settings would cost half a second of CPU each time, more than a node at
-rest. A busy machine took longer for that than the time limit of the image, and called nodes unhealthy that served.
+It runs as a new process every few seconds, and imports are most of its work. So it reads only the variable with the
+listeners wherever that is enough; reading all settings would cost half a second of CPU each time, more than an idle
+node uses. On a busy machine that took longer than the image's timeout, so that healthy nodes were reported unhealthy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from strandline.cluster.node.config_values import HTTP, environment_name, parse_
 from strandline.proto.ids import Endpoint
 
 TIMEOUT_S = 2.5
-"""Seconds for the check: below the time limit of the image's health check, so that the reason gets into its record.
-"""
+"""Timeout in seconds of the check: below that of the image's health check, so that the reason is recorded."""
 
 _LISTENERS = environment_name("listeners")
 _PROTOCOLS = environment_name("listener.security.protocol.map")
@@ -24,7 +23,7 @@ _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def ask(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[bool, str]:
-    """GET /readyz of the node's own HTTP listener: whether it answers 200, and what it says. Raises ConfigError."""
+    """GET /readyz from the node's HTTP listener. Returns (whether it answers 200, its text). Raises ConfigError."""
     if arguments or _LISTENERS not in environment or _PROTOCOLS in environment:
         connection = _by_all_settings(arguments, environment)
     else:
@@ -46,8 +45,8 @@ def ask(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[bool,
 
 
 def _by_all_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> http.client.HTTPConnection | None:
-    """Connection to this node's own listener, over TLS where it speaks that: with its own certificate, and without a
-    look at what it shows, for it is its own. Raises ConfigError."""
+    """Return a connection to the node's HTTP listener, over TLS if it speaks TLS: with the node's own certificate, and
+    without a check of the listener's, which is the same. None: there is no HTTP listener. Raises ConfigError."""
     import ssl
 
     from strandline.cluster.node.config_security import tls_settings
@@ -67,5 +66,5 @@ def _by_all_settings(arguments: Sequence[str], environment: Mapping[str, str]) -
 
 
 def _own(bound: Endpoint) -> tuple[str, int]:
-    """The address at which this machine itself reaches a listener."""
+    """Return the address at which this machine reaches its own listener: loopback for one bound to all addresses."""
     return _LOOPBACK.get(bound.host, bound.host), bound.port

@@ -1,8 +1,8 @@
-"""A node in a container: its settings, STRANDLINE_ variables of which every one must mean something, and its volume,
-which is formatted when it is empty and held against the cluster's id when it is not.
+"""Settings and volume of a node in a container. Every STRANDLINE_ variable must be a known one. The volume is formatted
+if it is empty; otherwise its cluster id is checked.
 
-`strandline node` overlooks a variable that resembles no setting, for it may be another program's. In a container the
-whole environment is written for the node, and a misspelt variable would be a default that nobody chose.
+`strandline node` ignores a variable that resembles no setting, as it may be another program's. In a container the whole
+environment is written for the node, and a misspelt variable would silently leave a default in effect.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from strandline.proto.errors import ConfigError
 from strandline.proto.system import system_rng
 
 CLUSTER_ID = f"{ENVIRONMENT_PREFIX}CLUSTER_ID"
-"""The id that an unformatted volume is formatted with; a formatted one of another cluster is refused."""
+"""Variable with the cluster id: an unformatted volume is formatted with it; one of another cluster is refused."""
 
 FORMAT = f"{ENVIRONMENT_PREFIX}FORMAT"
-"""`missing` (the default) formats a volume that is not formatted; `never` refuses it."""
+"""Variable with the policy for an unformatted volume: `missing` (the default) formats it, `without-vote` formats it for
+a controller without a vote, `never` refuses it."""
 
 BOOTSTRAP = f"{ENVIRONMENT_PREFIX}BOOTSTRAP"
-"""Not read by the node: it lets `strandline topic list` and its kin find the cluster from inside a container."""
+"""Variable with the cluster's addresses for commands such as `strandline topic list`; the node does not read it."""
 
 OTHER_VARIABLES = (CLUSTER_ID, FORMAT, BOOTSTRAP)
 
@@ -40,10 +41,10 @@ the node."""
 
 
 def load(arguments: Sequence[str], environment: Mapping[str, str]) -> NodeConfig:
-    """The settings from a file (``--config``), the environment and ``-X key=value``, later ones winning.
+    """Read the settings from a file (``--config``), the environment and ``-X key=value``; later ones take priority.
 
     Raises:
-        ConfigError: a setting is wrong, or a STRANDLINE_ variable names none.
+        ConfigError: a setting is invalid, or a STRANDLINE_ variable names no setting.
     """
     parser = argparse.ArgumentParser("node", description="Run a node as process 1 of a container.")
     parser.add_argument("-c", "--config", metavar="FILE", help="settings that the environment does not give")
@@ -54,7 +55,7 @@ def load(arguments: Sequence[str], environment: Mapping[str, str]) -> NodeConfig
 
 
 def refuse_unknown(environment: Mapping[str, str]) -> None:
-    """Raise ConfigError for the first STRANDLINE_ variable, by name, that nobody reads."""
+    """Raise ConfigError for the first STRANDLINE_ variable, by name, that is not a known one."""
     known = [*(environment_name(name) for name in (*NodeConfig.rows, *BROKER_SETTINGS)), *OTHER_VARIABLES]
     for variable in sorted(environment):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in known or _SERVICE_LINK.fullmatch(variable):
@@ -65,14 +66,15 @@ def refuse_unknown(environment: Mapping[str, str]) -> None:
 
 
 def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
-    """Make `log.dirs` formatted directories of this node and cluster. Idempotent.
+    """Format the directories in `log.dirs` that are not formatted yet, for this node and cluster. Idempotent.
 
-    Formatting by itself is what `strandline node` never does, for a controller that lost its volume would vote twice in
-    one epoch (schedule 26). Here the operator asks for it with a cluster id, and ends it with STRANDLINE_FORMAT=never.
-    With STRANDLINE_FORMAT=without-vote the new volume of such a controller has no vote until `quorum restore-vote`.
+    `strandline node` never formats by itself, as a controller that lost its volume would vote twice in one epoch
+    (schedule 26). Here the operator asks for it by giving a cluster id, and forbids it by STRANDLINE_FORMAT=never. With
+    STRANDLINE_FORMAT=without-vote the new volume of such a controller has no vote until `quorum restore-vote`.
 
     Raises:
-        ConfigError: it is another node's or another cluster's; it is not formatted, and must not be, or has no id.
+        ConfigError: the volume is another node's or another cluster's; or it is not formatted, and the policy forbids
+            formatting or no cluster id is given.
         DiskError, OSError: the volume cannot be written.
     """
     policy = environment.get(FORMAT, "missing")
@@ -84,13 +86,13 @@ def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
     formatted = disk.exists(f"{config.data_dir}/{META_PROPERTIES}")
     if formatted:
         if not cluster_id:
-            return  # the node holds the directory against its own id
+            return  # the node checks that the directory is its own
     elif policy == "never":
         expected = f"a formatted volume; {config.data_dir} is not formatted. Is the right volume mounted there?"
         raise ConfigError(FORMAT, policy, expected)
     elif not cluster_id:
         raise ConfigError(CLUSTER_ID, "", f"the same id for all nodes, to format {config.data_dir} with")
-    if policy == "never":  # another directory that is not formatted stays so, and is offline
+    if policy == "never":  # unformatted directories other than the main one are not formatted, and are offline
         config = NodeConfig({**config.given, "log.dirs": config.data_dir}, path=config.path)
     made = format_directory(
         disk, config, cluster_id=cluster_id, rng=system_rng(), ignore_formatted=True,

@@ -1,1 +1,1 @@
-"""Faults inside a node, on demand: for tests, and only where `strandline.fault.injection` is true."""
+"""Fault injection inside a node, for tests; only with `strandline.fault.injection=true`."""

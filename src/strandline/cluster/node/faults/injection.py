@@ -1,14 +1,14 @@
-"""Faults that a test asks of a node, how they strike, and how often each has struck.
+"""Faults that a test requests from a node: their injection, and the count of operations that each has affected.
 
 POST /faults takes a JSON object with any of
 
     {"fail_next": {"api": "Produce", "error": "NOT_LEADER_OR_FOLLOWER", "times": 2}}
-    {"slow_disk_ms": 50}        every group sync and cold read takes so much longer until another value is set; 0: none
-    {"clock_ahead_ms": 86400000}   the node's wall clock is ahead by so much until another value is set; 0: put right
-    {"clear": true}             nothing more strikes; what was met stays counted
+    {"slow_disk_ms": 50}           delay of every group sync and cold read until another value is set; 0: none
+    {"clock_ahead_ms": 86400000}   the node's wall clock is this much ahead until another value is set; 0: correct
+    {"clear": true}                end all faults; their counts are kept
 
-and answers with the faults that it made, GET /faults with all of this process's life: each has an `id` and `met`, the
-number of requests, syncs or reads it struck.
+and answers with the faults that it created. GET /faults answers with all faults since the start of the process. Each
+has an `id`, and `met`, the number of requests, syncs or reads that it has affected.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from strandline.proto.ports import Clock
 
 
 class SlowDisk(DiskAbove):
-    """`disk`, with `delay` awaited after every group sync and every cold read, before anybody hears of its end.
+    """`disk`, with `delay` awaited after every group sync and every cold read, before it is reported as done.
 
-    (Not before: the files of a sync must not be closed or deleted between the call and the disk's part of it.) The
-    blocking syncs of small files at rare moments (votes, checkpoints) are not held up: that would stop the node's event
-    loop, which is another fault, a pause.
+    The delay follows the disk's work because the files of a sync must not be closed or deleted between the call and
+    that work. The rare blocking syncs of small files (votes, checkpoints) are not delayed: that would block the node's
+    event loop, which is another fault, a pause.
     """
 
     def __init__(self, disk: Disk, delay: Callable[[], Awaitable[None]]) -> None:
@@ -60,7 +60,7 @@ class SlowDisk(DiskAbove):
 
 
 class ShiftedClock:
-    """`clock`, whose wall clock is set: ahead by `ahead_ms()`. File times and TLS go by the machine's own."""
+    """`clock` with the wall clock ahead by `ahead_ms()`. File times and TLS use the machine's clock."""
 
     def __init__(self, clock: Clock, ahead_ms: Callable[[], int]) -> None:
         self.monotonic_ms = clock.monotonic_ms
@@ -68,21 +68,21 @@ class ShiftedClock:
         self._ahead_ms = ahead_ms
 
     def wall_ms(self) -> int:
-        """Wall clock of the machine, with what it is ahead by."""
+        """Wall clock of the machine in ms, plus `ahead_ms()`."""
         return self._clock.wall_ms() + self._ahead_ms()
 
 
 TIMES_MAX = 1_000_000
 DELAY_MS_MAX = 60_000
 AHEAD_MS_MAX = 100 * 365 * 24 * 3_600_000
-"""Milliseconds by which a clock may be ahead: a century, as a date with a wrong digit is."""
+"""Maximum milliseconds by which a clock may be ahead: a century, as after a typing error in a date."""
 
 
 ASKED = frozenset({"fail_next", "slow_disk_ms", "clock_ahead_ms", "clear"})
 
 
 class BadFault(ValueError):
-    """The requested fault does not exist; the message says what is allowed."""
+    """Error: the requested fault is invalid; the message says what is allowed."""
 
 
 @dataclass
@@ -109,7 +109,7 @@ class SlowDiskFault:
 
 @dataclass
 class ClockAheadFault:
-    """Fault: the wall clock is `ahead_ms` ahead; `met` counts who has read it."""
+    """Fault: the wall clock is `ahead_ms` ahead; `met` counts the reads of the clock."""
 
     id: int
     ahead_ms: int
@@ -118,27 +118,27 @@ class ClockAheadFault:
 
 
 class FaultInjection:
-    """The faults of one node. Where the setting is off there is none of these, and nothing looks for one."""
+    """The faults of one node. It does not exist if the setting is off, so that nothing has to check for faults."""
 
     def __init__(self) -> None:
         self.faults: list[FailNext | SlowDiskFault | ClockAheadFault] = []
-        """Every fault ever asked for, in order."""
+        """All requested faults, in order."""
         self._armed: dict[str, list[FailNext]] = {}
         self._apis: dict[str, str] = {}
         self._slow: SlowDiskFault | None = None
         self._ahead: ClockAheadFault | None = None
 
-    # --- asking for faults ---
+    # --- requesting faults ---
 
     def fail_next(self, api: str, error: str, times: int = 1) -> FailNext:
-        """Answer the next `times` requests of an API with an error; faults of one API strike one after the other.
+        """Answer the next `times` requests of an API with an error. Several faults of an API apply one after the other.
 
         Args:
-            api: Kafka's name of it, "InitProducerId" or "INIT_PRODUCER_ID".
-            error: Kafka's name of an error, "NOT_LEADER_OR_FOLLOWER".
+            api: Kafka's name of the API, "InitProducerId" or "INIT_PRODUCER_ID".
+            error: Kafka's name of the error, "NOT_LEADER_OR_FOLLOWER".
 
         Raises:
-            BadFault: there is no such API or error, or the number is out of bounds.
+            BadFault: an unknown API or error, or a number out of range.
         """
         name = self._apis.get(_plain(api))
         if name is None:
@@ -153,7 +153,7 @@ class FaultInjection:
         return fault
 
     def slow_disk(self, delay_ms: float) -> SlowDiskFault | None:
-        """Make group syncs and cold reads take `delay_ms` longer, from the next on; 0 ends it. Raises BadFault."""
+        """Delay group syncs and cold reads by `delay_ms`, from the next one on; 0 ends the fault. Raises BadFault."""
         if not 0 <= delay_ms <= DELAY_MS_MAX:
             raise BadFault(f"slow_disk_ms {delay_ms}: milliseconds from 0 to {DELAY_MS_MAX}")
         self._slow = SlowDiskFault(self._next_id(), delay_ms) if delay_ms else None
@@ -162,7 +162,7 @@ class FaultInjection:
         return self._slow
 
     def clock_ahead(self, ahead_ms: int) -> ClockAheadFault | None:
-        """Set the wall clock ahead of the machine's, or back where negative; 0 puts it right. Raises BadFault."""
+        """Set the wall clock ahead of the machine's, or back if negative; 0 ends the fault. Raises BadFault."""
         if isinstance(ahead_ms, bool) or not isinstance(ahead_ms, int) or abs(ahead_ms) > AHEAD_MS_MAX:
             raise BadFault(f"clock_ahead_ms {ahead_ms!r}: milliseconds from -{AHEAD_MS_MAX} to {AHEAD_MS_MAX}")
         self._ahead = ClockAheadFault(self._next_id(), ahead_ms) if ahead_ms else None
@@ -171,14 +171,14 @@ class FaultInjection:
         return self._ahead
 
     def clear(self) -> None:
-        """End every fault."""
+        """End all faults."""
         self._armed.clear()
         self._slow = self._ahead = None
 
     def _next_id(self) -> int:
         return len(self.faults) + 1
 
-    # --- striking ---
+    # --- injecting faults ---
 
     def intercept(self, apis: Mapping[int, ServedApi]) -> dict[int, ServedApi]:
         """Wrap the APIs: each checks first whether a fault makes it fail."""
@@ -204,11 +204,11 @@ class FaultInjection:
         return replace(served, handle=handle)
 
     def slow(self, disk: Disk) -> SlowDisk:
-        """The disk, as slow as this says at any moment."""
+        """Wrap a disk so that the current fault slows it."""
         return SlowDisk(disk, self._delay)
 
     def shift(self, clock: Clock) -> ShiftedClock:
-        """The clocks, as far ahead as this says at any moment."""
+        """Wrap a clock so that the current fault shifts its wall clock."""
         return ShiftedClock(clock, self._ahead_ms)
 
     def _ahead_ms(self) -> int:
@@ -226,11 +226,11 @@ class FaultInjection:
     # --- over HTTP ---
 
     def page(self) -> Page:
-        """Page for GET /faults."""
+        """Answer GET /faults."""
         return _json({"faults": [asdict(fault) for fault in self.faults]})
 
     def command(self, body: bytes) -> Page:
-        """Answer to POST /faults."""
+        """Answer POST /faults."""
         known = len(self.faults)
         try:
             self._obey(read_json(body))

@@ -16,9 +16,9 @@ CLIENTS_PATH = "/clients"
 
 
 def routes_of(node: ObservedNode, trace: TracePage) -> Routes:
-    """/metrics for Prometheus; /healthz: the process is in order; /readyz: the node does its work; /trace: stages of
-    the requests noted last; /stacks: what threads and tasks do now; /clients: what clients tell of themselves. /faults,
-    where fault injection is on: the faults asked for, and how often each struck."""
+    """Return the pages: /metrics for Prometheus; /healthz: the node need not stop; /readyz: the node is ready; /trace:
+    stages of recently traced requests; /stacks: stacks of threads and tasks; /clients: metrics that clients push; with
+    fault injection also /faults: the requested faults, and how often each has had an effect."""
     metrics = Metrics(node)
     faults = {} if node.faults is None else {FAULTS_PATH: node.faults.page}
     return {
@@ -33,13 +33,14 @@ def routes_of(node: ObservedNode, trace: TracePage) -> Routes:
 
 
 def commands_of(node: ObservedNode, trace: TracePage) -> Commands:
-    """POST /trace: note the stages of produce requests for a while. POST /faults, where fault injection is on."""
+    """Return the commands: POST /trace traces the stages of produce requests for some time; with fault injection also
+    POST /faults."""
     faults = {} if node.faults is None else {FAULTS_PATH: node.faults.command}
     return {**faults, TRACE_PATH: trace.command}
 
 
 def _clients(node: ObservedNode) -> Page:
-    """Each client that pushes its metrics to this broker (KIP-714), and what it pushed last."""
+    """Make the page of clients that push their metrics to this broker (KIP-714), with the last values of each."""
     telemetry = None if node.broker is None else node.broker.kafka.telemetry
     clients = [
         {

@@ -71,7 +71,7 @@ class HttpProtocol(asyncio.Protocol):
         self.stranger_ms = 0.0
         self._loop_time = loop_time
         self._awaits_turn = False
-        """A whole request is here, and others have the loop's time."""
+        """True while a complete request waits for its turn of the event loop."""
         self._routes = routes
         self._commands = commands
         self._connections = connections
@@ -188,7 +188,7 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(error)
 
     def _await_turn(self) -> None:
-        """Answer the request, now or when strangers have their time again."""
+        """Answer the request, now or in a later turn of the event loop (`LoopTime`)."""
         if self._loop_time.admits(self):  # rule A45/pages-at-any-time
             self._loop_time.measured(self, self._serve)
             return

@@ -1,7 +1,7 @@
-"""What each thread and each task of a node does now: the page /stacks, for reports.
+"""The page /stacks: the current stack of each thread and task of a node, for bug reports.
 
-Places in the program alone, no values: whoever reaches the HTTP listener may read it. Equal stacks are told once, with
-their number, so that the page of a node with a thousand connections is short.
+It shows places in the program but no values, as anybody who reaches the HTTP listener may read it. Equal stacks are
+shown once, with their number, so that the page of a node with a thousand connections is short.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Stack = tuple[str, ...]
 
 
 def stacks_page() -> Page:
-    """Every thread's stack, and those of the tasks of this loop."""
+    """Make the page with the stacks of all threads and of the tasks of this event loop."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines: list[str] = []
     for ident, frame in sys._current_frames().items():
@@ -41,14 +41,14 @@ def _shown(stack: Stack) -> list[str]:
 
 
 def _frames(frame: FrameType | None) -> Iterator[str]:
-    """The innermost first."""
+    """Yield the places of a thread's frames, the innermost first."""
     while frame is not None:
         yield _place(frame)
         frame = frame.f_back
 
 
 def _awaited(coro: Any) -> Iterator[str]:
-    """Coroutines from the task's own down to where it waits."""
+    """Yield the places of a task's coroutines, from its outermost one down to the one that waits."""
     while coro is not None:
         frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)
         if frame is not None:

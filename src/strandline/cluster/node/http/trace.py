@@ -1,4 +1,4 @@
-"""/trace: the stages of produce requests, for a while. POST begins, GET shows what was noted last."""
+"""The page /trace: times of the stages of produce requests. POST begins a trace, GET shows the last one."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ log = structlog.get_logger("strandline.http")
 TRACE_PATH = "/trace"
 
 SECONDS_MAX = 600
-"""The longest that one trace may be asked to last."""
+"""Maximum seconds of one trace."""
 
 _WANTED = f'a JSON object with "seconds" (above 0, at most {SECONDS_MAX}) and "requests" (1 to {REQUESTS_MAX})'
 
 
 class TracePage:
-    """Turns the node's trace on, and shows it. Outside of a trace a request costs one look at an attribute a stage."""
+    """Begins traces, and shows the last one. Without a running trace, each stage of a request costs the read of one
+    attribute."""
 
     def __init__(self, node: ObservedNode) -> None:
         self._node = node
         self._trace: RequestTrace | None = None
 
     def command(self, body: bytes) -> Page:
-        """POST: begin anew; what was noted before is forgotten."""
+        """Answer POST: begin a new trace, and drop the previous one."""
         broker = self._node.broker
         if broker is None:
             return _json({"error": "a controller takes no records: ask a broker"}, HTTPStatus.CONFLICT)
@@ -51,7 +52,7 @@ class TracePage:
         return _json({"seconds": seconds, "requests": requests})
 
     def page(self) -> Page:
-        """GET: what was noted last; a trace under way ends with it."""
+        """Answer GET: show the last trace; a running trace ends."""
         trace = self._trace
         if trace is None:
             return _json({"error": f"nothing was noted yet: POST {TRACE_PATH} {_WANTED}"}, HTTPStatus.NOT_FOUND)

@@ -1,7 +1,7 @@
 """The Rpc port over gRPC: raw byte frames (no serializer), without a thread between the socket and the event loop.
 
-Calls to an endpoint share one connection. Each stream has one of its own: what its reader leaves lying, and its large
-frames, keep no call waiting.
+Calls to an endpoint share one connection. Each stream has a connection of its own, so that a slow reader or large
+frames do not delay calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from strandline.proto.system import system_rng
 from strandline.proto.tls import explain, is_tls_error
 
 _REFUSED = f"[Errno {errno.ECONNREFUSED}]"
-"""Words of asyncio's error; for a name with several addresses it joins the words of all of them."""
+"""Text in asyncio's error for a refused connection; for a name with several addresses it joins the texts of all."""
 
 
 @dataclass(slots=True)
@@ -39,9 +39,11 @@ class _Peer:
     """State of one endpoint.
 
     Attributes:
-        calls: the connection for calls, if there is one.
-        connecting: done when the attempt to open it, which is under way, is over.
-        failure: what the last attempt met; it is the answer to everybody until `not_before_s`.
+        calls: the connection for calls; None: there is none.
+        connecting: done when the running attempt to open that connection has ended; None: there is no attempt.
+        failure: error of the last attempt, raised for all callers until `not_before_s`; None: it succeeded.
+        not_before_s: time of the event loop at which the next attempt may begin.
+        backoff_s: wait after the last failed attempt, which grows with each failure.
     """
 
     calls: Http2Connection | None = None
@@ -52,10 +54,10 @@ class _Peer:
 
 
 class GrpcRpc:
-    """Calls between nodes. One instance a node; used on the event loop's thread alone."""
+    """Calls between nodes. One instance per node; use it only in the event loop's thread."""
 
     def __init__(self, rng: Rng | None = None, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
-        """`rng` spreads the attempts to reconnect."""
+        """`rng`: adds jitter to the waits between attempts to reconnect."""
         self._rng = rng or system_rng()
         self._message_bytes_max = message_bytes_max
         self._peers: dict[Endpoint, _Peer] = {}
@@ -64,11 +66,11 @@ class GrpcRpc:
         self._tls: InternalTls | None = None
 
     def secure(self, tls: InternalTls) -> None:
-        """Speak TLS from now on, with nodes of the cluster alone."""
+        """Use TLS from now on, and talk only to nodes of the cluster."""
         self._tls = tls
 
     async def call(self, endpoint: Endpoint, method: str, request: bytes, *, timeout_ms: float) -> bytes:
-        """One request, one reply. Raises RpcUnavailable, RpcTimeout, RpcRejected (see the port)."""
+        """Send a request and return the reply. Raises RpcUnavailable, RpcTimeout, RpcRejected (see the port)."""
         try:
             async with asyncio.timeout(max(timeout_ms, 0.0) / 1000.0):
                 stream = (await self._for_calls(endpoint)).open(method, str(endpoint))
@@ -100,26 +102,26 @@ class GrpcRpc:
     async def serve(
         self, endpoint: Endpoint, unary: Mapping[str, UnaryHandler], streams: Mapping[str, StreamHandler]
     ) -> GrpcServer:
-        """Listen on `endpoint` (port 0: any free one), with gRPC's health and reflection services beside the handlers.
+        """Listen on `endpoint` (port 0: any free port), with gRPC's health and reflection services in addition.
 
-        Raises OSError when the address cannot be bound.
+        Raises OSError if the address cannot be bound.
         """
         return await GrpcServer.start(
             endpoint, unary, streams, self.handlers, None if self._tls is None else self._tls.door
         )
 
     def handlers(self, unary: Mapping[str, UnaryHandler], streams: Mapping[str, StreamHandler]) -> Handlers:
-        """Handlers of calls and streams, on every connection to a listener."""
+        """Return the object that serves calls and streams on all connections to a listener."""
         return Handlers(unary, streams, self._message_bytes_max, None if self._tls is None else self._tls.guard)
 
     async def close(self) -> None:
-        """Close every outgoing connection; calls still running end with RpcUnavailable. Idempotent."""
+        """Close all outgoing connections; running calls end with RpcUnavailable. Idempotent."""
         self._closed = True
         for connection in list(self._connections):
             connection.close()
 
     async def _for_calls(self, endpoint: Endpoint) -> Http2Connection:
-        """The connection for calls, opened by the first caller; others wait for that one attempt."""
+        """Return the connection for calls. The first caller opens it; others wait for that attempt."""
         peer = self._peers.setdefault(endpoint, _Peer())
         while True:
             connection = peer.calls
@@ -152,10 +154,10 @@ class GrpcRpc:
                     endpoint.port,
                     ssl=None if tls is None else tls.for_connecting,
                 )
-        except (OSError, ValueError, OverflowError) as error:  # TimeoutError is one; others: no name, and no port
+        except (OSError, ValueError, OverflowError) as error:  # OSError also on timeout; the others: invalid host, port
             words = _words(error) or f"no connection within {CONNECT_TIMEOUT_S:.0f} s"
             raise self._failed(peer, f"{endpoint}: {words}", refused=_REFUSED in words) from None
-        if connection.broken is not None:  # by us: its other end is no node of this cluster
+        if connection.broken is not None:  # this side refused the peer, which is no node of this cluster
             raise self._failed(peer, str(connection.broken), refused=False)
         peer.failure, peer.backoff_s = None, 0.0
         self._connections[connection] = None
@@ -165,7 +167,7 @@ class GrpcRpc:
         return connection
 
     def _failed(self, peer: _Peer, words: str, *, refused: bool) -> RpcUnavailable:
-        """An attempt came to nothing: the next one waits."""
+        """Store the failure of an attempt and the wait until the next one; returns the error to raise."""
         peer.failure = RpcUnavailable(words, refused=refused)
         first_s, longest_s = (wait_ms / 1000 for wait_ms in RECONNECT_BACKOFF_MS)
         peer.backoff_s = min(max(peer.backoff_s * 1.6, first_s), longest_s)
@@ -178,7 +180,7 @@ def _words(error: Exception) -> str:
 
 
 def _again(failure: RpcUnavailable) -> RpcUnavailable:
-    """A copy of the failure, to raise for another caller."""
+    """Return a copy of the failure, to raise for another caller."""
     return RpcUnavailable(str(failure), refused=failure.refused)
 
 

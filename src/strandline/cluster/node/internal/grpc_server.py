@@ -1,4 +1,4 @@
-"""The serving side of the internal port: handlers of raw bytes, gRPC's health checks and server reflection."""
+"""The server of the internal port: serves handlers of raw bytes, gRPC's health checks and server reflection."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from strandline.proto.ports import RpcError, StreamHandler, UnaryHandler
 log = structlog.get_logger("strandline.internal")
 
 ENDING_S = 0.2
-"""Seconds that a closing server waits for the handlers of the calls that it cut off."""
+"""Seconds that a closing server waits for the handlers of the calls that it has ended."""
 
 
 class Handlers:
-    """Server of the streams that peers open, over any number of connections."""
+    """Serves the calls and streams of peers, over any number of connections."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Handlers:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         guard: Guard | None = None,
     ) -> None:
-        """`guard`: who may call, where that is known; without one everybody may."""
+        """`guard`: checks the rights of callers; None: every caller may do everything."""
         self._unary = unary
         self._streams = streams
         self._guard = guard
@@ -46,7 +46,7 @@ class Handlers:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def connection(self) -> Http2Connection:
-        """The server's end of a new connection."""
+        """Make the protocol of a new connection."""
         guard = self._guard
         made = Http2Connection(self._accept, self._message_bytes_max, None if guard is None else guard.refuses)
         if guard is not None:
@@ -77,7 +77,7 @@ class Handlers:
             stream.on_lost = self.start_task(self.answer(method, answering, stream)).cancel
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run it until it ends, or the server does."""
+        """Run a coroutine as a task until it ends or the server is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(lambda _: self._tasks.pop(task, None))
@@ -88,7 +88,7 @@ class Handlers:
         try:
             await handler(stream)
         except RpcError:
-            pass  # the caller is gone: how a stream that was open usually ends
+            pass  # the caller is gone, which is how streams usually end
         except Exception as error:
             log.warning("an internal stream failed", method=method, error=f"{type(error).__name__}: {error}")
             stream.finish(status.UNKNOWN, f"{type(error).__name__}: {error}")
@@ -115,20 +115,20 @@ class Handlers:
 
 
 def log_failed_call(method: str, error: Exception) -> None:
-    """A handler raised. A connection of its own that broke is no reason to warn."""
+    """Log the exception of a handler; only at debug level if a connection used by the handler broke."""
     log_at = log.debug if isinstance(error, RpcError) else log.warning
     log_at("an internal call failed", method=method, error=f"{type(error).__name__}: {error}")
 
 
 def _cancel_later(task: asyncio.Task[None]) -> None:
-    """A handler that does not notice that its peer is gone is ended in the end."""
+    """Cancel a stream's handler after `HANDLER_GRACE_S`, in case it does not notice that its peer is gone."""
     if not task.done():
         timer = asyncio.get_running_loop().call_later(HANDLER_GRACE_S, task.cancel)
         task.add_done_callback(lambda _: timer.cancel())
 
 
 class GrpcServer:
-    """A bound internal listener. `start` makes one."""
+    """A bound internal listener, made by `start`."""
 
     def __init__(
         self, server: asyncio.Server, endpoint: Endpoint, handlers: Handlers, health: Health, door: TlsDoor | None
@@ -141,7 +141,7 @@ class GrpcServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Endpoint to which the server is bound (the real port where 0 was asked for)."""
+        """Endpoint to which the server is bound, with the real port if 0 was requested."""
         return self._endpoint
 
     @classmethod
@@ -153,7 +153,7 @@ class GrpcServer:
         make_handlers: Callable[[Mapping[str, UnaryHandler], Mapping[str, StreamHandler]], Handlers] = Handlers,
         door: TlsDoor | None = None,
     ) -> GrpcServer:
-        """Bind and listen; with a `door`, over TLS. Raises OSError when the address cannot be bound."""
+        """Bind and listen, over TLS with a `door`. Raises OSError if the address cannot be bound."""
         health = Health()
         unary, streams = {**unary, **health.unary}, {**streams, **health.streams}
         streams |= reflection_handlers(sorted({method.split("/")[1] for method in (*unary, *streams)}))
@@ -163,7 +163,7 @@ class GrpcServer:
         return cls(server, Endpoint(endpoint.host, server.sockets[0].getsockname()[1]), handlers, health, door)
 
     def set_serving(self, serving: bool) -> None:
-        """Set the answer of the health service for the server as a whole."""
+        """Set the status that the health service reports."""
         self._health.set_serving(serving)
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""One gRPC stream over an HTTP/2 connection: messages, their flow control, and how it ends. The `Stream` port.
+"""One gRPC stream over an HTTP/2 connection: its messages, flow control and end. It implements the `Stream` port.
 
-A message goes in as many DATA frames as the windows and the peer's largest frame ask for; what comes is the `Inbox`'s.
-A request ends with the end of its half of the stream, a response with trailers and a status.
+A message is sent in as many DATA frames as the windows and the peer's maximum frame size require; received messages are
+assembled in an `Inbox`. A request ends with END_STREAM, a response with trailers that contain a status.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from strandline.cluster.node.internal.options import STREAM_WINDOW_BYTES
 from strandline.proto.ports import RpcError, RpcRejected, RpcUnavailable
 
 PREFIX = Struct(">BI")
-"""Compressed or not, length."""
+"""Prefix of a message: compressed or not (1 byte), length (4 bytes)."""
 
 
 class Violation(Exception):
-    """The peer breaks the protocol; `code` is HTTP/2's word for it."""
+    """The peer violates the protocol; `code` is HTTP/2's error code."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -33,13 +33,13 @@ class Violation(Exception):
 
 
 class Inbox:
-    """Messages that have come, and a part of one: each is five bytes (compressed or not, length) and its content, in as
-    many frames as its sender liked.
+    """Received messages of one stream, and the received part of the next one. A message consists of five bytes
+    (`PREFIX`) and its content, in any number of frames.
 
     Invariants:
-        * what was received and not granted again is at most the window;
-        * a message that is not complete is granted again only while the reader waits for it: a peer cannot fill the
-          memory of one that does not read.
+        * bytes received and not granted to the peer again are at most the window;
+        * bytes of an incomplete message are granted again only while a reader waits for it, so that a peer cannot fill
+          the memory of a node that does not read.
     """
 
     __slots__ = ("_goal", "_held", "_message_bytes_max", "_partial", "_unread", "_window", "messages")
@@ -55,17 +55,17 @@ class Inbox:
 
     @property
     def within_message(self) -> bool:
-        """True if a part of a message has come."""
+        """True if a part of a message has been received, and the rest is missing."""
         return bool(self._partial)
 
     def expect(self, size: int) -> None:
-        """A frame of this size begins. Raises Violation."""
+        """Count a DATA frame of `size` bytes, which begins, against the window. Raises Violation if it exceeds that."""
         self._window -= size
         if self._window < 0:  # rule A17/a-stream-has-no-window
             raise Violation("DATA beyond the window of its stream", ErrorCodes.FLOW_CONTROL_ERROR)
 
     def feed(self, view: memoryview) -> None:
-        """A part of the payload. Raises CallError for a message that is not taken."""
+        """Add a part of a frame's payload. Raises CallError for a message that is compressed or too large."""
         self._held += len(view)
         if self._partial:
             self._partial += view
@@ -93,13 +93,14 @@ class Inbox:
             self._partial += view[at:]
 
     def take(self) -> bytes:
-        """The next message."""
+        """Remove and return the next message. Raises IndexError if there is none."""
         message = self.messages.popleft()
         self._unread -= len(message) + PREFIX.size
         return message
 
     def to_grant(self, *, reader_waits: bool, ended: bool) -> int:
-        """Bytes that the peer may send again; 0 while that is little, for each grant costs a frame."""
+        """Count the consumed bytes as granted again, and return their number. Returns 0 while they are few, as each
+        grant costs a frame."""
         # rule A17/what-is-not-read-is-granted-again
         kept = self._unread if reader_waits else self._unread + len(self._partial)
         consumed = self._held - kept
@@ -110,11 +111,11 @@ class Inbox:
         return consumed
 
     def padding(self, size: int) -> None:
-        """Padding counts against the window, and is granted again at once."""
+        """Add `size` bytes of padding to the window again, at once."""
         self._window += size
 
     def clear(self) -> int:
-        """Nobody reads any more; returns how much was held."""
+        """Drop all messages, as nobody reads any more. Returns the number of bytes held."""
         self.messages.clear()
         self._partial = bytearray()
         held, self._held, self._unread = self._held, 0, 0
@@ -122,12 +123,12 @@ class Inbox:
 
 
 _FRAME = Struct(">IBI")
-"""Length (3 bytes) and kind (DATA is 0), flags, stream."""
+"""Head of an HTTP/2 frame: length (3 bytes) and type (1 byte; DATA is 0), flags, stream id."""
 _FRAME_AND_PREFIX = Struct(">IBIBI")
 
 
 class Connection(Protocol):
-    """The connection below (`http2`), as its streams use it."""
+    """The HTTP/2 connection (`http2`) as its streams use it."""
 
     h2: H2Connection
     is_client: bool
@@ -139,26 +140,26 @@ class Connection(Protocol):
     certificate: Mapping[str, Any] | None
 
     def write(self, data: bytes) -> None:
-        """Send frames of DATA."""
+        """Send DATA frames."""
 
     def flush(self) -> None:
-        """Send what h2 has to send."""
+        """Send the frames that h2 has queued."""
 
     def cork(self) -> None:
-        """Keep what is sent until `uncork`."""
+        """Hold back frames until `uncork`."""
 
     def uncork(self) -> None:
-        """Send what was kept."""
+        """Send the frames that were held back."""
 
     def grant(self, size: int, stream_id: int) -> None:
-        """The peer may send as much again; on a stream, too, unless it is 0."""
+        """Allow the peer to send `size` more bytes on the connection, and on the stream unless `stream_id` is 0."""
 
     def forget(self, stream: GrpcStream) -> None:
-        """The stream is over."""
+        """Remove a stream that has ended."""
 
 
 class GrpcStream:
-    """Either end of a stream. One reader and one writer coroutine at most."""
+    """The client's or the server's end of a stream. At most one coroutine may read, and one may write."""
 
     __slots__ = (
         "_closed", "_connection", "_ended", "_error", "_h2_stream", "_inbox", "_mid_message", "_reader",
@@ -182,44 +183,44 @@ class GrpcStream:
         self._error: RpcError | None = None
         self._closed = False
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the peer's handler has begun, or never will."""
+        """Done when the peer's handler has begun, or the stream has ended before that."""
         self.on_lost: Callable[[], object] | None = None
-        """Callback for a stream that has ended before its handler did."""
+        """Called if the stream ends before its user has finished with it."""
 
     @property
     def peer(self) -> str:
-        """host:port of the other side."""
+        """host:port of the peer."""
         return self._connection.where
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """Certificate of the other side, where TLS is spoken."""
+        """Certificate of the peer; None: no TLS."""
         return self._connection.certificate
 
-    # What the peer does: called by the connection
+    # Called by the connection when the peer acts
 
     def on_request(self, headers: Sequence[tuple[bytes, bytes]]) -> str:
-        """The method that is asked for; "" when it is no call of gRPC."""
+        """Return the method of a request; "": it is no gRPC call."""
         method = status.method_of(headers)
         if method:
             self.name = f"{method} from {self.name}"
         return method
 
     def on_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """A response, or its trailers, or both in one. (Trailers of a request say nothing.)"""
+        """Handle the headers of a response, its trailers, or both in one. (Trailers of a request have no meaning.)"""
         if self._connection.is_client:
             self._responded = True
             self._status = status.status_of(headers)
             _wake(self.accepted)
 
     def expect_data(self, size: int) -> None:
-        """A DATA frame of this size begins. Raises Violation."""
+        """Check and count a DATA frame of `size` bytes, which begins. Raises Violation."""
         if self._ended or (self._connection.is_client and not self._responded):  # rule A17/data-after-the-end
             raise Violation(f"DATA on stream {self.id}, where none may come", ErrorCodes.STREAM_CLOSED)
         self._inbox.expect(size)
 
     def feed(self, view: memoryview) -> None:
-        """A part of the payload."""
+        """Handle a part of a DATA frame's payload."""
         try:
             self._inbox.feed(view)
         except status.CallError as error:
@@ -229,11 +230,11 @@ class GrpcStream:
             self._grant_consumed()
         elif self._take is None:
             _wake(self._reader)
-        elif self._reader is not None and not self._reader.done():  # whoever reads was not cancelled meanwhile
+        elif self._reader is not None and not self._reader.done():  # the reader has not been cancelled meanwhile
             self._deliver(self._take, self._reader)
 
     def _refuse_message(self, code: int, words: str) -> None:
-        """A message that is not taken ends the call, as gRPC ends it: nothing of it is kept."""
+        """End the call because of a refused message, as gRPC does; nothing of the message is kept."""
         if self._connection.is_client:
             self.reset(ErrorCodes.CANCEL)
             self.lose(status.rpc_error(code, words, self.name))
@@ -243,7 +244,7 @@ class GrpcStream:
                 self.on_lost()
 
     def on_end(self) -> None:
-        """The peer has ended its half."""
+        """Handle END_STREAM: the peer has ended its side."""
         if self._inbox.within_message:
             self.reset(ErrorCodes.PROTOCOL_ERROR)
             self.lose(RpcUnavailable(f"{self.name}: the peer ended the stream within a message"))
@@ -259,7 +260,7 @@ class GrpcStream:
         self._wake_all()
 
     def lose(self, error: RpcError) -> None:
-        """The stream is gone, or its connection: what was not read yet is dropped."""
+        """End the stream with an error, as it or its connection is lost; messages not read yet are dropped."""
         if self._error is None:
             self._error = error
         self._release()
@@ -269,7 +270,7 @@ class GrpcStream:
             self.on_lost()
 
     def wake_writer(self) -> None:
-        """Wake the writer: there may be room."""
+        """Wake a waiting writer, as a window or the transport may have room."""
         _wake(self._writer)
 
     def _wake_all(self) -> None:
@@ -280,11 +281,11 @@ class GrpcStream:
     # Reading
 
     async def read(self) -> bytes | None:
-        """The next message, or None once the peer has ended its side.
+        """Return the next message, or None once the peer has ended its side.
 
         Raises:
             RpcUnavailable: the connection or the stream broke.
-            RpcRejected, RpcTimeout: the status with which the peer ended it.
+            RpcRejected, RpcTimeout: the peer ended the stream with an error status.
         """
         while not self._inbox.messages:
             if self._closed:
@@ -304,8 +305,8 @@ class GrpcStream:
         return message
 
     async def read_all(self, take: Callable[[bytes], None]) -> None:
-        """Read all messages as the port does. A task that is woken for each message would take another turn of the
-        loop."""
+        """Call `take` with all messages, as the port defines. Waking a task for each message would cost one more turn
+        of the event loop each."""
         while self._inbox.messages:
             take(self._inbox.take())
         if not self._closed and self._error is None and not self._ended:
@@ -335,20 +336,20 @@ class GrpcStream:
             self._connection.grant(size, 0 if self._ended else self.id)
 
     def _release(self) -> None:
-        """Nobody reads any more: what is held is the connection's again."""
+        """Drop all messages, as nobody reads any more, and grant their bytes to the connection again."""
         held = self._inbox.clear()
         if held:
             self._connection.grant(held, 0)  # rule A17/what-a-lost-stream-held-is-never-granted
 
     def pad(self, size: int) -> None:
-        """Padding counts against the window, and nobody reads it."""
+        """Grant `size` bytes of padding again at once; they count against the windows, but nobody reads them."""
         self._inbox.padding(size)
         self._connection.grant(size, self.id)
 
     # Writing
 
     async def write(self, frame: bytes) -> None:
-        """Send one message; returns when the transport takes another. Raises RpcUnavailable."""
+        """Send one message; return when the transport accepts more. Raises RpcUnavailable."""
         connection, stream = self._connection, self._h2_stream
         if self._closed or self._error is not None or (self._ended and connection.is_client):
             raise self._gone()
@@ -371,9 +372,9 @@ class GrpcStream:
         connection.write(_FRAME_AND_PREFIX.pack(whole << 8, 0, self.id, 0, size) + frame)
 
     async def _write_in_pieces(self, data: memoryview) -> None:
-        """Write what does not fit into one frame or into the windows, or comes while the socket takes no more."""
+        """Write a message that does not fit into one frame or the windows, or while the socket accepts no more."""
         connection, h2, stream = self._connection, self._connection.h2, self._h2_stream
-        connection.uncork()  # else what the windows wait for would not leave
+        connection.uncork()  # otherwise frames for whose WINDOW_UPDATE this waits would not be sent
         self._mid_message = True
         while data:
             room = min(connection.frame_bytes_max, h2.outbound_flow_control_window, stream.outbound_flow_control_window)
@@ -393,7 +394,7 @@ class GrpcStream:
         self._mid_message = False
 
     def _refuse_to_send(self, size: int, size_max: int) -> None:
-        """A message that the peer would not take ends the call, as gRPC ends it."""
+        """End the call because of a message that is larger than the peer accepts, as gRPC does."""
         words = f"Sent message larger than max ({size} vs. {size_max})"
         if self._connection.is_client:
             self.reset(ErrorCodes.CANCEL)
@@ -407,7 +408,7 @@ class GrpcStream:
         return RpcUnavailable(f"{self.name}: the stream is {'closed' if self._closed else 'ended by the peer'}")
 
     async def send_request(self, request: bytes) -> None:
-        """The client's half of a call, in one piece. Raises RpcUnavailable."""
+        """Send the client's side of a call in one write: headers, message, END_STREAM. Raises RpcUnavailable."""
         self._connection.cork()
         self._connection.flush()
         try:
@@ -417,7 +418,7 @@ class GrpcStream:
             self._connection.uncork()
 
     async def send_reply(self, reply: bytes) -> None:
-        """The server's half of a call, in one piece. Raises RpcUnavailable."""
+        """Send the server's side of a call in one write: headers, message, trailers. Raises RpcUnavailable."""
         self._connection.cork()
         try:
             self.respond()
@@ -426,7 +427,7 @@ class GrpcStream:
         finally:
             self._connection.uncork()
 
-    # The client's half
+    # The client's side
 
     async def wait_until_accepted(self) -> None:
         """Return once the peer's handler has begun. Raises the RpcError that ended the stream, if one did."""
@@ -435,23 +436,23 @@ class GrpcStream:
             raise self._error
 
     def end_writing(self) -> None:
-        """The request is complete."""
+        """Send END_STREAM: the request is complete."""
         if self._connection.broken is None and self._error is None and not self._ended:
             self._request_ended = True
             self._connection.h2.end_stream(self.id)
             self._connection.flush()
 
-    # The server's half
+    # The server's side
 
     def respond(self) -> None:
-        """Tell the caller that its handler begins."""
+        """Send the response headers, which tell the caller that the handler has begun."""
         if self._closed or self._error is not None:
-            return  # it was gone before that
+            return  # the stream has ended before
         self._responded = True
         self._send_headers(list(status.RESPONSE_HEAD))
 
     def finish(self, code: int = status.OK, words: str = "") -> None:
-        """End the call with this status. Idempotent: the first one counts."""
+        """End the call with this status. Idempotent: the first status counts."""
         if self._closed or self._error is not None:
             return
         self._closed = True
@@ -474,12 +475,12 @@ class GrpcStream:
     # The end
 
     def reset(self, code: int) -> None:
-        """Tell the peer that nothing more comes and nothing more is wanted, if it does not know."""
+        """Send RST_STREAM, unless the stream has ended on both sides or the connection is broken."""
         if self._connection.broken is None:
             try:
                 self._connection.h2.reset_stream(self.id, code)
             except H2Error:
-                return  # it has ended on both sides
+                return  # the stream has ended on both sides
             self._connection.flush()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Rights of callers between nodes: a caller is the node of its certificate, and speaks for no other.
+"""Rights of callers between nodes: a caller is the node that its certificate names, and may not act for another.
 
-A connection whose certificate names no node of this cluster is ended before anything that it sent is read. On any other
-each request that introduces its sender (a vote, a fetch, a registration, a heartbeat, a replication stream) must
-introduce the node of the certificate. What is not in the table is served to nobody.
+A connection whose certificate names no node of this cluster is ended before anything is read from it. On other
+connections each request that names its sender (a vote, a fetch, a registration, a heartbeat, a replication stream) must
+name the node of the certificate. Methods that are not in the tables here are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from strandline.replica import frames
 from strandline.replica.fetcher import STREAM_METHOD
 
 Introduction = Callable[[bytes], NodeId | None]
-"""The node that a request says it comes from; None: it says nothing, and any node may send it. Raises ProtocolError."""
+"""Returns the node that a request names as its sender; None: it names none, and any node may send it. Raises
+ProtocolError."""
 
 
 def _anybody(_: bytes) -> None:
@@ -66,63 +67,64 @@ CALLS: Mapping[str, Introduction] = {
     methods.DESCRIBE_QUORUM.path: _anybody,
     CHECK: _anybody,
 }
-"""Introductions of calls, by path."""
+"""Functions that find the sender in the request of a call, by path."""
 
 EACH_FRAME: Mapping[str, Introduction] = {
     methods.SESSION.path: _of(methods.SESSION, _node_id),
     WATCH: _anybody,
     REFLECTION: _anybody,
 }
-"""Introductions of streams whose every frame may introduce its sender, by path."""
+"""Functions that find the sender in each frame of a stream, by path."""
 
 FIRST_FRAME: Mapping[str, Introduction] = {STREAM_METHOD: lambda frame: frames.read_hello(frame)[0].node_id}
-"""Introductions of streams that are introduced by their first frame, by path."""
+"""Functions that find the sender in the first frame of a stream, by path; its other frames are not checked."""
 
 
 class Caller(Protocol):
-    """A stream on the serving side (`grpc_stream`)."""
+    """The server's end of a stream (`grpc_stream`), as used here."""
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """Certificate of the other side."""
+        """Certificate of the peer; None: no TLS."""
 
     @property
     def peer(self) -> str:
-        """host:port of the other side."""
+        """host:port of the peer."""
 
     async def read(self) -> bytes | None:
-        """The next frame."""
+        """Return the next frame; None: the peer has ended its side."""
 
     async def read_all(self, take: Callable[[bytes], None]) -> None:
-        """Every frame from now on."""
+        """Call `take` with every frame until the peer ends its side."""
 
     async def write(self, frame: bytes) -> None:
-        """Send one."""
+        """Send a frame."""
 
     def close(self) -> None:
-        """End it."""
+        """End the stream."""
 
     def finish(self, code: int, words: str) -> None:
-        """End it with a status."""
+        """End the stream with a gRPC status and message."""
 
 
 class Guard:
-    """Holds the table against what comes in at one node of one cluster."""
+    """Checks connections and requests that arrive at one node of a cluster."""
 
     def __init__(self, cluster_id: str, notes: Notes) -> None:
         self._cluster_id = cluster_id
         self._notes = notes
 
     def refuses(self, certificate: Mapping[str, Any] | None) -> str | None:
-        """Reason why the holder of this certificate is no node of this cluster; None for one that is."""
+        """Return why the holder of this certificate is no node of this cluster; None: it is one."""
         return refusal(certificate, self._cluster_id)
 
     def note_refused(self, where: str, reason: str) -> None:
-        """Log that a connection was ended."""
+        """Log that a connection was ended. `where`: address of its peer."""
         self._notes.warn("ended an internal connection: its peer is no node of this cluster", peer=where, reason=reason)
 
     def check(self, method: str, caller: Caller, request: bytes, table: Mapping[str, Introduction] = CALLS) -> None:
-        """Check that the caller may send this request. Raises CallError if it may not."""
+        """Check that the request names no other sender than the caller. Raises CallError otherwise, or for a method
+        that is not in `table`."""
         node = _identity(caller)
         introduction = table.get(method)
         if introduction is None:
@@ -139,7 +141,7 @@ class Guard:
         raise status.CallError(status.PERMISSION_DENIED, words)
 
     def stream_handler(self, method: str, handler: StreamHandler) -> StreamHandler:
-        """The handler, given a stream whose frames are checked as they are read."""
+        """Wrap a handler so that the frames of its stream are checked when they are read."""
 
         async def handle(stream: Any) -> None:
             await handler(_CheckedStream(self, method, stream))
@@ -148,7 +150,7 @@ class Guard:
 
 
 def refusal(certificate: Mapping[str, Any] | None, cluster_id: str) -> str | None:
-    """Reason why the holder of a certificate is no node of a cluster; None for one that is."""
+    """Return why the holder of a certificate is no node of a cluster; None: it is one."""
     node = node_of(certificate)
     if node is None:  # rule A18/any-certificate-is-a-node
         return "its certificate names no node (spiffe://.../strandline/node/<id>)"
@@ -165,7 +167,7 @@ def _identity(caller: Caller) -> NodeId:
 
 
 class _CheckedStream:
-    """A stream of a peer; a frame that it may not send ends it."""
+    """A stream whose frames are checked by a `Guard`; a frame that the peer may not send ends it."""
 
     def __init__(self, guard: Guard, method: str, stream: Caller) -> None:
         self._guard = guard
@@ -176,7 +178,7 @@ class _CheckedStream:
 
     @property
     def peer(self) -> str:
-        """host:port of the other side."""
+        """host:port of the peer."""
         return self._stream.peer
 
     async def read(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""gRPC's health service (grpc.health.v1) for the server as a whole; the simulator's listener does not have it."""
+"""gRPC's health service (grpc.health.v1) for the server as a whole. The simulator's listener has no such service."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ReportsHealth(Protocol):
     """A listener with a health service."""
 
     def set_serving(self, serving: bool) -> None:
-        """Set the answer from now on."""
+        """Set the status that the health service reports: SERVING or NOT_SERVING."""
 
 
 class Health:
-    """Answers Check and Watch. Only the empty name, the server itself, is known."""
+    """The health service: answers Check and Watch, only for the empty service name, which is the server itself."""
 
     def __init__(self) -> None:
         self._serving = True
@@ -30,16 +30,16 @@ class Health:
 
     @property
     def unary(self) -> Mapping[str, UnaryHandler]:
-        """Handlers of calls."""
+        """Handlers of calls, by path."""
         return {CHECK: self._check}
 
     @property
     def streams(self) -> Mapping[str, StreamHandler]:
-        """Handlers of streams."""
+        """Handlers of streams, by path."""
         return {WATCH: self._watch}
 
     def set_serving(self, serving: bool) -> None:
-        """Set the answer from now on, and tell those that watch."""
+        """Set the reported status, and send it to all Watch streams if it has changed."""
         if serving != self._serving:
             self._serving = serving
             changed, self._changed = self._changed, None

@@ -1,16 +1,16 @@
-"""One HTTP/2 connection between nodes, either end of it: the h2 library, and a short way for DATA frames.
+"""One end, client's or server's, of an HTTP/2 connection between nodes: the h2 library, and a shortcut for DATA frames.
 
-h2 does the set-up, headers, SETTINGS, PING, WINDOW_UPDATE, RST_STREAM, and every check of these. DATA frames, of which
-a replication stream consists, do not pass through it: their payload goes from the receive buffer to its stream at once
-(`grpc_stream`), and leaves in one write. A kilobyte there and back then costs half of what it costs through h2, and a
-third of what it costs through a poller thread and back (docs/benchmarks.md).
+h2 handles the set-up, headers, SETTINGS, PING, WINDOW_UPDATE and RST_STREAM, with all checks. DATA frames, the bulk of
+a replication stream, bypass h2: received payload goes from the receive buffer directly to its stream (`grpc_stream`),
+and a message is sent in one write. A round trip of a kilobyte costs half of what it costs through h2, and a third of
+what it costs through a poller thread (docs/benchmarks.md).
 
-The windows are kept like this. What we may send stands in h2's own numbers: we subtract what we send, h2 adds what the
-peer grants, and ends what overflows. What the peer may send stands here and in the stream: a DATA frame beyond either
-window ends the connection, and what the reader has consumed is granted again.
+Flow control: the windows for sending are h2's own numbers; this code subtracts sent bytes, and h2 adds what the peer
+grants and checks overflows. The windows for receiving are kept here and in the streams: a DATA frame beyond one of them
+ends the connection, and bytes that readers have consumed are granted again.
 
-TLS is below (`internal_tls`): a connection that has not agreed on h2 by ALPN, or whose peer is no node of the cluster,
-is ended in `connection_made`, before anything is read.
+TLS is below this layer (`internal_tls`). A connection that has not agreed on h2 by ALPN, or whose peer is no node of
+the cluster, is ended in `connection_made`, before anything is read.
 """
 
 from __future__ import annotations
@@ -59,28 +59,28 @@ DATA, HEADERS, PUSH_PROMISE, GOAWAY, CONTINUATION = 0, 1, 5, 7, 9
 END_STREAM, END_HEADERS, PADDED = 1, 4, 8
 
 _HEAD = Struct(">IBI")
-"""Head of a frame: length (3 bytes) and kind, flags, stream."""
+"""Head of a frame: length (3 bytes) and type (1 byte), flags, stream id."""
 _GOAWAY = Struct(">II")
 _WINDOW_UPDATE = Struct(">IBII")
 _WINDOW_UPDATE_START = (4 << 8) | 8
 
 _SCRATCH = bytearray(256 * 1024)
-"""Buffer of what was just received, of whichever connection: it is taken in at once, within `buffer_updated`."""
+"""Receive buffer shared by all connections: its content is processed at once, within `buffer_updated`."""
 _SCRATCH_VIEW = memoryview(_SCRATCH)
 
 Accept = Callable[[GrpcStream, str], None]
-"""Callback: a peer has opened a stream for this method."""
+"""Callback for a stream that the peer has opened: (stream, method)."""
 
 Refuses = Callable[[Mapping[str, Any] | None], str | None]
-"""Reason why the holder of a certificate may not be here; None: it may."""
+"""Returns why a peer with this certificate is refused; None: it is accepted."""
 
 
 class Http2Connection(asyncio.BufferedProtocol):
-    """Frames in and out, flow control, keep-alive.
+    """Protocol of one connection: frames, flow control, keep-alive.
 
     Invariants:
-        * of one stream no more is held than its window and one message, of all together no more than the connection's
-          window and one message a stream;
+        * the bytes held of a stream are at most its window and one message, those of all streams at most the
+          connection's window and one message per stream;
         * whatever bytes the peer sends, the worst that happens is that this connection ends, with one log line.
     """
 
@@ -90,27 +90,27 @@ class Http2Connection(asyncio.BufferedProtocol):
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         refuses: Refuses | None = None,
     ) -> None:
-        """`accept`: what serves the streams of the peer; without it this is the client's end. `refuses`: over TLS, who
-        the peer may be."""
+        """`accept`: serves streams that the peer opens; None: this is the client's end. `refuses`: checks the peer's
+        certificate; None: no TLS."""
         client = self.is_client = accept is None
         self._accept = accept
         self.message_bytes_max = message_bytes_max
         self.h2 = h2_connection(client=client)
         self.streams: dict[int, GrpcStream] = {}
         self.frame_bytes_max = self.h2.max_outbound_frame_size
-        """Bytes of a DATA frame that we send, at most."""
+        """Maximum bytes of a DATA frame to send."""
         self.write_paused = False
         self.broken: RpcUnavailable | None = None
-        """Reason why nothing more goes over this connection."""
+        """Error for which the connection is broken or closed; None: it is open."""
         self.leaving: RpcUnavailable | None = None
-        """Reason why the peer takes no new streams here (GOAWAY); None: it does."""
+        """Error for which no new streams can be opened (GOAWAY of the peer); None: they can."""
         self.paid_frames = UNPAID_FRAMES_MAX
-        """Frames without data that the peer may still send for now. Data in either direction pay for more."""
+        """Frames without data that the peer may still send now; data in either direction allow more."""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.where = "?"
         self.certificate: Mapping[str, Any] | None = None
         self.on_refused: Callable[[str, str], None] | None = None
-        """Callback for a refused peer, with its address and the reason."""
+        """Callback for a refused peer: (address, reason)."""
         self._refuses = refuses
         self._transport: asyncio.Transport | None = None
         self._preface_left = 0 if client else PREFACE_BYTES
@@ -130,7 +130,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     # asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the preface and SETTINGS. (asyncio sets TCP_NODELAY.)"""
+        """Send the preface and SETTINGS, and check the peer of a TLS connection. (asyncio sets TCP_NODELAY.)"""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         peername = transport.get_extra_info("peername")
@@ -143,7 +143,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._look_at_peer(transport, self._refuses)
 
     def _look_at_peer(self, transport: asyncio.BaseTransport, refuses: Refuses) -> None:
-        """End the connection if it is not what TLS was to make it."""
+        """End the connection if TLS has not agreed on h2, or if the peer's certificate is refused."""
         self.certificate = transport.get_extra_info("peercert")
         tls = transport.get_extra_info("ssl_object")
         agreed = None if tls is None else tls.selected_alpn_protocol()
@@ -182,7 +182,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
-    # What arrives
+    # Receiving
 
     def _received(self, view: memoryview) -> None:
         rest = self._rest
@@ -200,7 +200,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._rest += whole[taken:]
 
     def _take(self, view: memoryview) -> int:
-        """Take in whole frames, and the payload of DATA as it comes; returns how many bytes were taken."""
+        """Process complete frames, and payload of DATA frames as it arrives; return the number of bytes processed."""
         at, end = 0, len(view)
         if self._preface_left:
             at = min(self._preface_left, end)
@@ -237,7 +237,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         return at if self.broken is None else end
 
     def _begin_data(self, stream_id: int, size: int, payload: int, flags: int) -> None:
-        """Begin a DATA frame: `size` counts against the windows, `payload` bytes of message follow."""
+        """Begin a DATA frame: `size` bytes count against the windows, and `payload` bytes of messages follow."""
         self._window -= size
         if self._window < 0:  # rule A17/a-connection-has-no-window
             raise Violation("DATA beyond the connection's window", ErrorCodes.FLOW_CONTROL_ERROR)
@@ -245,7 +245,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if stream is None:
             if self._is_idle(stream_id):  # rule A17/data-of-no-stream
                 raise Violation(f"DATA on stream {stream_id}, which was never opened", ErrorCodes.PROTOCOL_ERROR)
-            self._charge()  # it was reset here while these were on their way
+            self._charge()  # the stream was reset here while this frame was on its way
         else:
             stream.expect_data(size)
             if payload:
@@ -272,7 +272,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     def _payload_ended(self) -> None:
         stream, self._receiving = self._receiving, None
         if self._ends_after_payload and stream is not None:
-            # For h2 it is an empty frame that ends the stream: its windows know nothing of DATA.
+            # h2 gets an empty frame that ends the stream, as the payload is not counted in its windows.
             self._to_h2(_HEAD.pack(DATA, END_STREAM, stream.id))
 
     def _padded_data(self, frame: memoryview, stream_id: int, size: int, flags: int) -> None:
@@ -299,8 +299,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._to_h2(frame)
 
     def _charge(self) -> None:
-        """Charge the peer for a frame without data: a peer that sends nothing else for long is none that we know
-        (PING, SETTINGS, reset and CONTINUATION floods)."""
+        """Charge the peer for a frame without data. Raises Violation if it sends too many, as in floods of PING,
+        SETTINGS, RST_STREAM or CONTINUATION."""
         self.paid_frames -= 1
         if self.paid_frames < 0:  # rule A17/a-flood-is-no-fault
             raise Violation("too many frames that carry no data", ErrorCodes.ENHANCE_YOUR_CALM)
@@ -340,8 +340,8 @@ class Http2Connection(asyncio.BufferedProtocol):
             action(stream)
 
     def _peer_leaves(self, frame: memoryview) -> None:
-        """Take in a GOAWAY. h2 takes the connection for closed then, but a server that stops in good order lets the
-        streams end that it has: these go on, if there was no error."""
+        """Handle GOAWAY. h2 would regard the connection as closed, but a server that stops in an orderly way completes
+        its open streams; so these go on if the error code is NO_ERROR."""
         last_stream_id, code = _GOAWAY.unpack_from(frame, HEAD_BYTES)
         words = bytes(frame[HEAD_BYTES + _GOAWAY.size :]).decode(errors="replace")[:200]
         reason = f"{name_of(code)}: {words}" if words else name_of(code)
@@ -354,10 +354,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         if not self.streams:
             self.close()
 
-    # What leaves
+    # Sending
 
     def open(self, method: str, where: str) -> GrpcStream:
-        """Begin a stream; what it begins with leaves with the next `flush`. Raises RpcUnavailable."""
+        """Open a stream; its headers are sent by the next `flush`. Raises RpcUnavailable."""
         for reason in (self.broken, self.leaving):
             if reason is not None:
                 raise reason
@@ -371,12 +371,12 @@ class Http2Connection(asyncio.BufferedProtocol):
         return stream
 
     def write(self, data: bytes) -> None:
-        """Send frames of DATA, which pay for frames of the peer."""
+        """Send a DATA frame, which allows the peer to send more frames without data (`paid_frames`)."""
         self.paid_frames += 2
         self._send(data)
 
     def flush(self) -> None:
-        """Send what h2 has to send."""
+        """Send the frames that h2 has queued."""
         data = self.h2.data_to_send()
         if data:
             self._send(data)
@@ -388,18 +388,19 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def cork(self) -> None:
-        """Keep what is sent until `uncork`: a call's headers, message and end then travel as one piece."""
+        """Hold back frames until `uncork`, so that headers, message and end of a call are sent in one write."""
         if self._corked is None:
             self._corked = []
 
     def uncork(self) -> None:
-        """Send what was kept. Idempotent."""
+        """Send the frames that were held back. Idempotent."""
         kept, self._corked = self._corked, None
         if kept:
             self._send(b"".join(kept))
 
     def grant(self, size: int, stream_id: int) -> None:
-        """Grant the peer as much again as was consumed; on a stream, too, unless it is 0 (it has ended)."""
+        """Allow the peer to send `size` more bytes on the connection, and on the stream unless `stream_id` is 0 (the
+        stream has ended)."""
         update = _WINDOW_UPDATE.pack(_WINDOW_UPDATE_START, 0, stream_id, size) if stream_id else b""
         self._to_grant += size
         if self._to_grant >= CONNECTION_WINDOW_BYTES // 8:
@@ -414,7 +415,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             stream.wake_writer()
 
     def forget(self, stream: GrpcStream) -> None:
-        """Forget a stream that is over on both sides."""
+        """Remove a stream that has ended on both sides."""
         if self._receiving is stream:
             self._receiving = None
         if self.streams.pop(stream.id, None) is not None and self.leaving is not None and not self.streams:
@@ -423,8 +424,8 @@ class Http2Connection(asyncio.BufferedProtocol):
     # The end
 
     def _keep_alive(self) -> None:
-        """Ask after a silence whether the peer is there; a peer that does not answer is gone: a machine without
-        power sends no FIN."""
+        """Send PING after `KEEPALIVE_S` of silence, and end the connection after twice that: a machine without power
+        sends no FIN."""
         if self._transport is None:
             return
         silent_s = self._loop.time() - self._heard_s
@@ -440,7 +441,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(KEEPALIVE_S - silent_s, self._keep_alive)
 
     def _end(self, code: int, reason: str) -> None:
-        """End the connection of a peer that breaks the protocol: say so, to it and here."""
+        """Log that the peer violates the protocol, and end the connection with that error."""
         log.warning("an internal connection is ended: its peer breaks the protocol", peer=self.where, reason=reason)
         self._break(f"the peer breaks the protocol: {reason}", code, reason)
 

@@ -1,4 +1,4 @@
-"""Mutual TLS between nodes: both ends show the certificate of a node, and each is what it says."""
+"""Mutual TLS between nodes: both ends show the certificate of a node, and check that of the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = structlog.get_logger("strandline.security")
 
 
 class Contexts(NamedTuple):
-    """TLS contexts for both ends of a node."""
+    """TLS contexts of a node, for serving and for connecting."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -31,27 +31,29 @@ class Contexts(NamedTuple):
 
 @runtime_checkable
 class SpeaksTls(Protocol):
-    """An Rpc port that can carry its calls over TLS; the simulator's cannot."""
+    """An Rpc port that supports TLS; the simulator's does not."""
 
     def secure(self, tls: InternalTls) -> None:
-        """Serve and connect so, from now on."""
+        """Serve and connect over TLS from now on."""
 
 
 log = structlog.get_logger("strandline.security")
 
 
 class InternalTls:
-    """TLS of the internal port, to serve and to connect.
+    """TLS of the internal port, for serving and connecting.
 
     Attributes:
-        certificates: looked at while the node runs.
-        check_host: whether a node that is connected to must be named by its host, too.
+        certificates: this node's certificate and contexts, reloaded when the files change.
+        check_host: the certificate of a node to which this one connects must also name the host.
+        door: TLS handshakes of incoming connections.
+        guard: checks the rights of callers.
     """
 
     def __init__(
         self, settings: TlsSettings, clock: Clock, *, node_id: NodeId, cluster_id: str, check_host: bool
     ) -> None:
-        """Read certificate and key, and try them. Raises ConfigError."""
+        """Read certificate and key, and test them by a handshake. Raises ConfigError."""
         self._node_id = node_id
         self._cluster_id = cluster_id
         self.check_host = check_host
@@ -61,15 +63,15 @@ class InternalTls:
 
     @property
     def for_connecting(self) -> ssl.SSLContext:
-        """The context of new connections to other nodes."""
+        """TLS context for new connections to other nodes."""
         return self.certificates.context.client
 
     def refuses(self, certificate: Mapping[str, Any] | None) -> str | None:
-        """Reason why a peer that was connected to is no node of this cluster; None for one that is."""
+        """Return why the server of an outgoing connection is no node of this cluster; None: it is one."""
         return refusal(certificate, self._cluster_id)  # rule A18/server-may-be-anybody
 
     def _make(self, settings: TlsSettings) -> Contexts:
-        """The contexts, if this node comes in at its own door: else no other would let it in."""
+        """Make the contexts, and check that this node's server accepts its own certificate, as other nodes must."""
         contexts = Contexts(
             server_context(settings, client_auth="required", alpn=ALPN),
             client_context(settings, check_host=self.check_host, alpn=ALPN),

@@ -10,11 +10,11 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 def reflection_handlers(services: Iterable[str]) -> Mapping[str, StreamHandler]:
-    """The handler that names these services, and itself."""
+    """Return the handler of the reflection service, which lists `services` and itself."""
     names = [*services, REFLECTION.split("/")[1]]
 
     async def serve(stream: Stream) -> None:
-        from grpc_reflection.v1alpha import reflection, reflection_pb2  # imports grpcio: only who asks pays for it
+        from grpc_reflection.v1alpha import reflection, reflection_pb2  # on first use: it imports grpcio
 
         servicer = reflection.ReflectionServicer(names)
         while (frame := await stream.read()) is not None:

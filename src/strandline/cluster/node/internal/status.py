@@ -1,4 +1,4 @@
-"""gRPC's headers and status codes, and what these mean to a caller of the Rpc port."""
+"""gRPC's headers and status codes, and the errors of the Rpc port for them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ OK, CANCELLED, UNKNOWN, DEADLINE_EXCEEDED, NOT_FOUND, PERMISSION_DENIED, RESOURC
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 12, 13, 14
 
 _BROKEN = frozenset({CANCELLED, INTERNAL, UNAVAILABLE})
-"""The server stops, or the transport failed: errors of handlers come as UNKNOWN."""
+"""Statuses of a stopping server or a failed transport; errors of handlers have the status UNKNOWN."""
 
 _HTTP_BROKEN = frozenset({b"429", b"502", b"503", b"504"})
-"""HTTP statuses that gRPC takes for UNAVAILABLE (doc/http-grpc-status-mapping.md of gRPC)."""
+"""HTTP statuses that gRPC maps to UNAVAILABLE (doc/http-grpc-status-mapping.md of gRPC)."""
 
 _CONTENT_TYPE = b"application/grpc"
 RESPONSE_HEAD = ((b":status", b"200"), (b"content-type", _CONTENT_TYPE))
-"""Headers before the first message of an answer."""
+"""Headers of a response."""
 
 
 def request_head(method: str, authority: str) -> list[tuple[bytes, bytes]]:
-    """Headers with which a call begins."""
+    """Return the headers of a request."""
     return [
         (b":method", b"POST"),
         (b":scheme", b"http"),
@@ -34,7 +34,7 @@ def request_head(method: str, authority: str) -> list[tuple[bytes, bytes]]:
 
 
 def method_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The method that a request asks for; "" when it is no call of gRPC."""
+    """Return the method of a request with these headers; "": it is no gRPC call."""
     found: dict[bytes, bytes] = dict(headers)
     if found.get(b":method") != b"POST" or not found.get(b"content-type", b"").startswith(_CONTENT_TYPE):
         return ""
@@ -42,7 +42,7 @@ def method_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def trailers(code: int, words: str) -> list[tuple[bytes, bytes]]:
-    """Trailers with which a call ends: a status, and words for it."""
+    """Return the trailers of a response: a status code and its message, if any."""
     found = [(b"grpc-status", b"%d" % code)]
     if words:
         found.append((b"grpc-message", quote(words, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~\"").encode()))
@@ -50,7 +50,7 @@ def trailers(code: int, words: str) -> list[tuple[bytes, bytes]]:
 
 
 def status_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
-    """The status and its words that a response's headers or trailers carry, if they do."""
+    """Return (status code, message) of a response's headers or trailers; None: they contain no status."""
     found: dict[bytes, bytes] = dict(headers)
     http = found.get(b":status", b"200")
     if http != b"200":
@@ -65,7 +65,7 @@ def status_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
 
 
 def rpc_error(code: int, words: str, where: str) -> RpcError:
-    """The port's error for a status that is not OK."""
+    """Return the port's error for a status other than OK. `where`: the call, for the message."""
     text = f"{where}: {words or f'gRPC status {code}'}"
     if code == DEADLINE_EXCEEDED:
         return RpcTimeout(text)
@@ -73,7 +73,7 @@ def rpc_error(code: int, words: str, where: str) -> RpcError:
 
 
 class CallError(Exception):
-    """A handler's answer is this status and no reply."""
+    """Raised by a handler to answer with this status instead of a reply."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__(words)
