@@ -16,8 +16,8 @@ from strandline.cluster.broker.request import Exchange, Parts
 from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock
 
-LINES_MAX = 20
 WINDOW_MS = 10_000.0
+LINES_MAX = 20
 """Maximum lines logged in a window of `WINDOW_MS` milliseconds; the next line has the number left out."""
 
 NAMED_MAX = 5

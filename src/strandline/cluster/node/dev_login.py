@@ -17,6 +17,7 @@ from strandline.proto.settings import split_list
 USER = "dev"
 """Name of the user in SCRAM (with SASL), and common name of the client certificate."""
 MECHANISM = "SCRAM-SHA-512"
+"""SASL mechanism of the user, where a development cluster has SASL."""
 
 PASSWORD_FILE = "password"
 KCAT_FILE = "kcat.conf"

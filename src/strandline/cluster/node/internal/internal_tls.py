@@ -37,8 +37,6 @@ class SpeaksTls(Protocol):
         """Serve and connect over TLS from now on."""
 
 
-log = structlog.get_logger("strandline.security")
-
 
 class InternalTls:
     """TLS of the internal port, for serving and connecting.
