@@ -46,7 +46,7 @@ class AtStart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flaw:
-    """One thing that is wrong.
+    """One flaw: something wrong with a file.
 
     Attributes:
         file: path of the file, relative to the directory.
