@@ -62,7 +62,7 @@ async def copy_segment(
 
     The copy begins at `start_offset` if that is inside the segment: replicas do not all close segments at the same
     offsets, and the tier may end in the middle of one. Whole batches before it are left out. `prefix` is
-    `keys.partition_prefix` of the partition; `segment_id` is used for this attempt only. The caller ensures that the
+    `names.partition_prefix` of the partition; `segment_id` is used for this attempt only. The caller ensures that the
     whole segment is committed and durable, and no transaction in it undecided.
 
     Raises:
