@@ -23,17 +23,17 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 yet, and its client may have gone during the rebalance (Kafka's constant)."""
 
 MEMBER_BYTES_MAX = 1024 * 1024
-"""The most that one member may have in subscriptions: no more would fit into the record of its group."""
+"""Maximum bytes of one member's subscriptions: more would not fit into the record of its group."""
 
 
 UNSTORED_GROUPS_MAX = 10_000
-"""The most groups of a shard of which nothing is stored yet: memory that anybody can ask for with one request each.
-More are refused with an error that their clients retry."""
+"""Maximum groups of a shard that have nothing stored yet: each takes memory that any client can claim with one request.
+More are refused with an error that clients retry."""
 
 
 class MigrationPolicy(Enum):
-    """Direction in which groups with members may move between the protocols, in Kafka's words: `up` from the classic
-    protocol to the consumer protocol, `down` back. Empty groups move both ways whatever it says."""
+    """Directions in which groups with members may change the protocol, in Kafka's words. `up`: from the classic
+    protocol to the consumer protocol; `down`: back. Groups without members may always change."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -60,7 +60,7 @@ def _policy(name: str, text: str) -> MigrationPolicy:
 
 
 class GroupConfig(Settings, scope=Scope.NODE):
-    """Settings of groups in a node's file: who may be a member, how long what is remembered."""
+    """Settings of groups in a node's file: limits of members and sessions, retention of offsets, the internal topic."""
 
     min_session_timeout_ms = milliseconds(
         "group.min.session.timeout.ms",

@@ -6,7 +6,7 @@ from strandline.proto.settings import INT32_MAX, ConfigType, Scope, Settings, mi
 
 
 class TransactionConfig(Settings, scope=Scope.NODE):
-    """Settings of transactions in a node's file."""
+    """Settings of transactions in a node's file: timeouts, expiration, the internal topic."""
 
     max_timeout_ms = milliseconds(
         "transaction.max.timeout.ms",
