@@ -306,7 +306,8 @@ class GroupShard:
     # Members of the classic protocol, in groups of either
 
     def _join(self, command: JoinGroup, to: Any, now: Now) -> None:
-        """A classic member that finds an empty group of the consumer protocol ends that one; its offsets stay."""
+        """Join a classic member. If it finds an empty group of the consumer protocol, that group ends and its offsets
+        stay."""
         context = self._context
         group = context.consumer_groups.get(command.group_id)
         if group is None:
@@ -316,7 +317,7 @@ class GroupShard:
             self._classic_members.join(group, command, to, now)
             return
         # rule C9/late-join-ends-an-empty-group
-        if command.member_id:  # of a generation that is gone: it joins anew, and only then the group is another
+        if command.member_id:  # of an ended generation: it joins anew, and only then the group changes its protocol
             context.out.reply(to, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, command.member_id))
             return
 

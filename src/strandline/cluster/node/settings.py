@@ -164,7 +164,7 @@ def _mechanisms(name: str, text: str) -> str:
 
 
 class Identity(Settings, scope=Scope.NODE):
-    """Settings of identity: who, where, and with whom."""
+    """Settings of identity: the node, its roles and addresses, its directories and its cluster."""
 
     process_roles = parsed(
         "process.roles",
@@ -261,7 +261,7 @@ class Identity(Settings, scope=Scope.NODE):
 
 
 class Security(Settings, scope=Scope.NODE):
-    """Settings of security: who may listen in, who may come in, and who decides what they may do."""
+    """Settings of security: authorization, the audit log, and TLS."""
 
     authorizer = parsed(
         "authorizer.class.name",
@@ -395,7 +395,7 @@ class Security(Settings, scope=Scope.NODE):
 
 
 class Sasl(Settings, scope=Scope.NODE):
-    """Settings of SASL: how clients prove who they are."""
+    """Settings of SASL, by which clients authenticate."""
 
     sasl_enabled_mechanisms = parsed(
         ENABLED,
@@ -423,86 +423,88 @@ class Sasl(Settings, scope=Scope.NODE):
     sasl_session_ms_max = milliseconds(
         "connections.max.reauth.ms",
         0,
-        "How long an authentication by SASL holds: then the client authenticates anew on the same connection (KIP-368) "
-        "or is disconnected at its next request. 0: as long as the connection.",
+        "Time for which a SASL authentication is valid: after it the client authenticates again on the same "
+        "connection (KIP-368), or is disconnected at its next request. 0: valid as long as the connection.",
         low=0,
         type=ConfigType.LONG,
     )
     sasl_failure_delay_ms = milliseconds(
         "connection.failed.authentication.delay.ms",
         100,
-        "How long a failed authentication waits for its answer, which slows guessing down.",
+        "Delay of the answer to a failed authentication; it slows down the guessing of passwords.",
         low=0,
     )
 
     jwks_url = string(
         JWKS_URL,
         None,
-        "The keys that check the tokens of OAUTHBEARER, as a JWKS document: file:///path or https://... A changed file "
-        "counts at the next login; an address is fetched anew now and then, and for a token with an unknown key.",
+        "Keys that verify OAUTHBEARER tokens, as a JWKS document: file:///path or https://... A changed file applies "
+        "from the next login on; an https address is fetched again at intervals, and for a token with an unknown key.",
     )
     jwks_refresh_ms = milliseconds(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
         3_600_000,
-        "How often the keys are fetched anew from an address.",
+        "Interval at which the keys are fetched again from an https address.",
         low=10_000,
     )
     token_issuer = string(
-        "sasl.oauthbearer.expected.issuer", None, "Who tokens of OAUTHBEARER must be of (iss). Needed with it."
+        "sasl.oauthbearer.expected.issuer",
+        None,
+        "Issuer (claim iss) that an OAUTHBEARER token must have. Required with OAUTHBEARER.",
     )
     token_audience = parsed(
         "sasl.oauthbearer.expected.audience",
         lambda _name, text: text,
         None,
-        "For whom tokens of OAUTHBEARER must be (aud): one or several, of which a token names one. Needed with it.",
+        "Audiences (claim aud), of which an OAUTHBEARER token must name at least one. Required with OAUTHBEARER.",
         "any list",
         type=ConfigType.LIST,
     )
     token_skew_s = whole(
         "sasl.oauthbearer.clock.skew.seconds",
         30,
-        "By how much the clocks of a node and of who makes tokens may differ.",
+        "Maximum difference between the clocks of the node and of the issuer of tokens.",
         high=3600,
         unit="s",
     )
-    token_user_claim = string("sasl.oauthbearer.sub.claim.name", "sub", "Which claim of a token is the user's name.")
+    token_user_claim = string("sasl.oauthbearer.sub.claim.name", "sub", "Claim of a token that is the user's name.")
 
 
 class Limits(Settings, scope=Scope.NODE):
-    """Settings of limits: how long, how much, how many."""
+    """Time limits of disk syncs and of shutdown, and the switch for fault injection."""
 
     disk_sync_timeout_ms = milliseconds(
         "disk.sync.timeout.ms",
         5000,
-        "A sync of the disk that takes longer: nothing is acknowledged meanwhile, so the node gives up what it leads "
-        "and stops. A warning is logged at a fifth of it. (Under flush.policy=replicate acks wait for no sync: a "
-        "broker stays, and stops at four times this.)",
+        "Maximum time of one sync of the disk. During a longer one nothing is acknowledged, so the node gives up its "
+        "leaderships and stops. A warning is logged after a fifth of this time. (Under flush.policy=replicate "
+        "acknowledgements do not wait for syncs: a broker goes on, and stops after four times this time.)",
         low=100,
     )
     controlled_shutdown_timeout_ms = milliseconds(
         "controlled.shutdown.timeout.ms",
         10_000,
-        "How long a stopping broker waits for its leaderships to move away before it stops all the same.",
+        "Maximum time that a stopping broker waits for its leaderships to move away; after it the broker stops anyway.",
     )
     fault_injection = boolean(
         "strandline.fault.injection",
         False,
-        "For tests alone: POST /faults on the HTTP listener makes chosen requests fail and the disk slow. Whoever "
-        "reaches that listener can do so.",
+        "true: POST /faults on the HTTP listener makes chosen requests fail and slows down the disk. For tests only: "
+        "anybody who can reach that listener can do so.",
     )
 
 
 PLAIN_USERS = string(
     PLAIN_JAAS,
     None,
-    'The users of PLAIN on one listener, and their passwords: ...PlainLoginModule required user_alice="..." '
-    'user_bob="..."; a value, or the whole, may be ${env:NAME}, ${file:/path/file.properties:key} or '
-    "${dir:/path:file}. Given for one listener alone.",
+    'Users of PLAIN on one listener, with their passwords: ...PlainLoginModule required user_alice="..." '
+    'user_bob="..."; a single value, or the whole text, may be ${env:NAME}, ${file:/path/file.properties:key} or '
+    "${dir:/path:file}. It can only be set for one listener.",
 )
 
 
 class NodeSettings(Identity, Security, Sasl, Limits):
-    """Everything that may stand in a node's file and holds until it restarts."""
+    """All settings in a node's file that apply until the node restarts."""
 
     broker = Part(BrokerConfig)
     listener = Part(ListenerConfig)
@@ -539,4 +541,4 @@ DERIVED_SETTINGS = (
         )
     ),
 )
-"""Settings that tools look up under names that Kafka has and nobody sets here."""
+"""Settings of Kafka that tools look up and that cannot be set here: their values follow from other settings."""

@@ -1,9 +1,11 @@
-"""The shard of one partition of `__transaction_state`: a pure machine, commands in, records and orders out.
+"""Shard of one partition of `__transaction_state`: a state machine without I/O that gets commands and returns records
+and orders.
 
-A transactional id is one `TransactionValue`, and each change of it one record. The record of Prepare* is the decision:
-once it is committed the client has its answer and the markers are ordered, at this coordinator and at each that follows
-it, until every partition has one; then Complete* is written. A change that is not known to be committed keeps every
-other away from its id: CONCURRENT_TRANSACTIONS. Additions of partitions wait for it a while, and are written together.
+A transactional id has one `TransactionValue`, and each change of it is one record. The record of a Prepare* state is
+the decision: once it is committed, the client has its answer and the markers are ordered, by this coordinator and by
+each later one, until every partition has its marker; then the Complete* state is written. While a change is not known
+to be committed, other changes of its id are refused with CONCURRENT_TRANSACTIONS. Additions of partitions wait for it
+for a limited time, and are written together.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from strandline.proto.kafka.transaction_records import (
 )
 
 EPOCH_MAX = 32_766
-"""The last epoch that a producer is given. The one above it is of a marker alone."""
+"""Last epoch that a producer is given. The next higher one is used for a marker only."""
 
 RETRY_MS = 500.0
 """Pause in milliseconds before a refused completion is written again: too few replicas are in sync, or the disk is

@@ -332,7 +332,8 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     segment_jitter_ms = milliseconds(
         "segment.jitter.ms",
         0,
-        "Maximum time by which a segment may be closed sooner than segment.ms; the actual time differs by partition.",
+        "Maximum time by which a segment may be closed sooner than segment.ms; each segment has a share of its own of "
+        "it.",
         low=0,
         high=INT64_MAX,
         broker="log.roll.jitter.ms",
@@ -370,8 +371,8 @@ class BrokerSettings(Settings, scope=Scope.BROKER):
         "cordoned.log.dirs",
         _all_or_none,
         "",
-        "*: the broker gets no new replicas and keeps those it has (KIP-1066); `strandline broker cordon` sets it. "
-        "The value is in the cluster's metadata, so that a broker that is down stays cordoned.",
+        "*: the broker gets no new replicas and keeps those it has (KIP-1066); `strandline broker cordon` sets it. The "
+        "controller uses only the value in the cluster's metadata, so that a broker that is down stays cordoned.",
         _CORDONED,
         type=ConfigType.LIST,
         agreed=True,
@@ -421,9 +422,9 @@ class BrokerSettings(Settings, scope=Scope.BROKER):
     log_dir_reserve_bytes = size(
         "log.dir.reserve.bytes",
         RESERVE_BYTES,
-        "Free space of the disk that is kept for metadata, checkpoints and deletions: with less free space, the "
-        "broker writes no more records of clients and gives up leadership. At most 1/64 of the disk. 0: no free space "
-        "is kept.",
+        "Free space of the disk that is kept for metadata, checkpoints and deletions: with less free space, the broker "
+        "writes no more records of clients and gives up leadership. At most 1/64 of the disk. 0: no space is kept "
+        "free, and the broker writes until a write fails.",
         low=0,
         high=2**40,
     )

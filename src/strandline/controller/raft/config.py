@@ -27,8 +27,8 @@ class RaftConfig(Settings, scope=Scope.NODE):
         "controller.quorum.fetch.timeout.ms",
         1500,
         "Time without a successful fetch from the leader after which a controller asks for an election; the leader "
-        "resigns after 1.5 times this without fetches of a majority (Kafka: 2000; while the active controller is "
-        "paused, no changes are acknowledged for this time).",
+        "resigns after 1.5 times this without fetches of a majority (Kafka: 2000; a longer time here is as much longer "
+        "without acknowledgements when the active controller hangs).",
     )
     retry_backoff_ms = milliseconds(
         "controller.quorum.retry.backoff.ms",
