@@ -120,7 +120,7 @@ class LogConfig:
 
     @property
     def log_append_time(self) -> bool:
-        """Whether the leader sets the timestamps of records (`message.timestamp.type` is LogAppendTime)."""
+        """True if the leader sets the timestamps of records (`message.timestamp.type` is LogAppendTime)."""
         return self.message_timestamp_type == LOG_APPEND_TIME
 
     @property

@@ -28,7 +28,7 @@ UNKNOWN_END = Offset(-1)
 
 
 class LogCondition(IntEnum):
-    """How much of a log is left, from best to worst. The numbers are used on the wire and on disk."""
+    """Degrees of damage to a log, from best to worst. The numbers are used on the wire and on disk."""
 
     INTACT = 0
     """Every byte that recovery read is part of a whole batch, up to zeros or the end of the file."""

@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class AtStart(StrEnum):
-    """What a node does about a flaw when it starts."""
+    """Reaction of a starting node to a flaw."""
 
     CUT = "cut"
     """The node truncates the log at the flaw, and reports that to the controller."""
