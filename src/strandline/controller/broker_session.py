@@ -58,12 +58,12 @@ class BrokerSessionConfig(Settings, scope=Scope.NODE):
     """
 
     heartbeat_interval_ms = milliseconds(
-        "broker.heartbeat.interval.ms", 2000, "How often a broker tells the controller that it is alive."
+        "broker.heartbeat.interval.ms", 2000, "Interval between heartbeats of a broker to the controller."
     )
     registration_timeout_ms = milliseconds(
         "initial.broker.registration.timeout.ms",
         60_000,
-        "A broker that could not register with the controller for so long stops with an error.",
+        "Time without a successful registration with the controller after which a starting broker stops with an error.",
     )
     shutdown_interval_ms = 25.0
     registration_retry_ms = 50.0

@@ -58,12 +58,12 @@ class ControllerConfig(Settings, scope=Scope.NODE):
     auto_leader_rebalance_enable = boolean(
         "auto.leader.rebalance.enable",
         True,
-        "Whether leadership returns by itself to the preferred replica once that is in sync again.",
+        "true: leadership returns to the preferred replica without a request once that replica is in sync again.",
     )
     leader_imbalance_check_interval_s = whole(
         "leader.imbalance.check.interval.seconds",
         5,
-        "How often the controller looks for partitions that are not led by their preferred replica (Kafka: 300).",
+        "Interval between checks for partitions that are not led by their preferred replica (Kafka: 300).",
         low=1,
         high=INT32_MAX,
         unit="s",

@@ -1,14 +1,14 @@
 """Record batches v2, Kafka's unit of writing, sending and storing, and the records inside.
 
-A batch is never encoded anew on its way: base offset and leader epoch stand outside the CRC, so a leader sets both in
-the receive buffer and writes that to disk as it is (KIP-98 for the format; rule P1).
+A batch is not encoded anew on its way: base offset and leader epoch are not covered by the CRC, so a leader sets both
+in the receive buffer and writes that to disk as it is (KIP-98 for the format; rule P1).
 
-`BatchJudge` says whether bytes are the whole valid batch that must stand at a place: recovery, `log dump`,
-`log verify`, followers, compaction, backups and consumers ask it, each with bounds of its own. `check_client_batches`
-adds what only a producer's batch must hold.
+`BatchJudge` checks that bytes are the whole valid batch that must follow at a place. Recovery, `log dump`, `log
+verify`, followers, compaction, backups and consumers use it, each with its own limits. `check_client_batches` adds the
+checks for a producer's batches.
 
-Records are encoded by a compiled codec (`_records.c`) where the installation could build it, else by its twin in Python
-(`records_python.py`), which is about ten times slower and means the same.
+Records are encoded by a compiled codec (`_records.c`) if the installation could build it, else by its Python twin
+(`records_python.py`), which is about ten times slower and gives the same results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ except ImportError:  # there was no compiler at the installation
     from strandline.log.records_python import append, check, columns, decode
 
     COMPILED = False
-"""Whether the compiled codec is in use."""
+"""True if the compiled codec is in use."""
 
 T = TypeVar("T", bound=tuple[object, ...])
 
@@ -55,15 +55,15 @@ TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
-"""Set by compaction alone: the base timestamp says when the batch's tombstones may go (KIP-534)."""
+"""Set by compaction only: the base timestamp is the time from which the batch's tombstones may be removed (KIP-534)."""
 
 NO_TIMESTAMP = -1
 
 RECORD_OVERHEAD_BYTES = 21
-"""The most that one record adds beside key, value and headers: five varints, attributes and the header count."""
+"""Largest size that one record adds to key, value and headers: five varints, attributes and the header count."""
 
 CRC_START = 21
-"""The CRC covers a batch from its attributes to its end."""
+"""First byte that the CRC covers (the attributes); it covers the batch from there to its end."""
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
@@ -77,7 +77,7 @@ class BatchHeader(NamedTuple):
 
     base_offset: int
     batch_length: int
-    """Bytes after this field."""
+    """Number of bytes after this field."""
     leader_epoch: int
     magic: int
     crc: int
@@ -87,11 +87,11 @@ class BatchHeader(NamedTuple):
     base_timestamp: int
     max_timestamp: int
     producer_id: int
-    """-1: none."""
+    """Producer's id; -1 if there is none."""
     producer_epoch: int
     base_sequence: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses here
-    """Records inside; fewer than the offsets it spans once compaction has been over it."""
+    """Number of records; compaction may leave fewer than the offsets that the batch spans."""
 
     @property
     def last_offset(self) -> int:
@@ -110,7 +110,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """Codec by which the records are compressed. Raises KafkaError (UNSUPPORTED_COMPRESSION_TYPE) for an unknown
+        """Codec that the records are compressed with. Raises KafkaError (UNSUPPORTED_COMPRESSION_TYPE) for an unknown
         number."""
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
@@ -119,27 +119,27 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> int:
-        """CREATE_TIME or LOG_APPEND_TIME."""
+        """Type of the timestamps: CREATE_TIME or LOG_APPEND_TIME."""
         return (self.attributes & TIMESTAMP_TYPE_BIT) >> 3
 
     @property
     def is_transactional(self) -> bool:
-        """Part of a transaction."""
+        """True if the batch is part of a transaction."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        """Holds markers of the cluster, no records of users."""
+        """True if the batch holds markers of the cluster instead of users' records."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """The base timestamp is the time from which its tombstones may go (KIP-534)."""
+        """True if the base timestamp is the time from which the batch's tombstones may be removed (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON_BIT)
 
     @property
     def is_gap(self) -> bool:
-        """Stands for offsets of one leader epoch whose records compaction took; nobody needs anything else of it."""
+        """True if the batch only stands for offsets, of one leader epoch, whose records compaction removed."""
         return self.count == 0 and self.producer_id < 0 and not self.is_control
 
     @property
@@ -151,10 +151,10 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; the rest of the batch need not be there.
+    """Parse the header at `position`; the rest of the batch need not be in the buffer.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE for what cannot be a header; UNSUPPORTED_FOR_MESSAGE_FORMAT for message formats 0
+        KafkaError: CORRUPT_MESSAGE for an impossible header; UNSUPPORTED_FOR_MESSAGE_FORMAT for message formats 0
             and 1, which nothing has written by default since Kafka 0.11.
     """
     try:
@@ -179,12 +179,12 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def announced_size(batch: Buffer) -> int:
-    """Bytes that a batch says it has, its whole header included: nothing of it is checked."""
+    """Return the size that a batch claims to have, header included; nothing is checked."""
     return int.from_bytes(batch[8:12], "big", signed=True) + OVERHEAD
 
 
 def verify_crc(batch: Buffer) -> None:
-    """Raises KafkaError (CORRUPT_MESSAGE) unless the CRC of this one whole batch holds."""
+    """Check the CRC of this one whole batch. Raises KafkaError (CORRUPT_MESSAGE)."""
     (stored,) = _UINT32.unpack_from(batch, 17)
     computed = crc32c(memoryview(batch)[CRC_START:])
     if stored != computed:
@@ -192,15 +192,15 @@ def verify_crc(batch: Buffer) -> None:
 
 
 class CutOff(KafkaError):
-    """Fewer bytes are there than the batch has by its header."""
+    """There are fewer bytes than the batch has by its header."""
 
 
 def sized_header(buffer: Buffer, position: int, bytes_left: int, bytes_max: int = BATCH_BYTES_MAX) -> BatchHeader:
-    """The header at `position` of a batch that fits into the `bytes_left` bytes from there on.
+    """Parse the header at `position` of a batch that fits into the `bytes_left` bytes from there on.
 
     Raises:
         KafkaError: as `parse_header`; CORRUPT_MESSAGE for a batch of more than `bytes_max` bytes.
-        CutOff: it has more than `bytes_left`.
+        CutOff: the batch has more than `bytes_left` bytes.
     """
     header = parse_header(buffer, position)
     size = header[1] + OVERHEAD
@@ -214,8 +214,8 @@ def sized_header(buffer: Buffer, position: int, bytes_left: int, bytes_max: int 
 
 
 def check_content(header: BatchHeader, batch: Buffer) -> None:
-    """Raises KafkaError (CORRUPT_MESSAGE) unless this one whole batch holds its CRC and has no more records than it
-    spans offsets (fewer: compaction took some)."""
+    """Check that this one whole batch matches its CRC, and has no more records than it spans offsets (it may have
+    fewer: compaction removes some). Raises KafkaError (CORRUPT_MESSAGE)."""
     # rule B16/follower-believes-every-byte, rule E5/recovery-believes-every-byte
     verify_crc(batch)
     if header[12] > header[6] + 1:
@@ -224,12 +224,13 @@ def check_content(header: BatchHeader, batch: Buffer) -> None:
 
 
 class BatchJudge:
-    """Says whether bytes are the whole valid batch that must stand at one place of a log, batch after batch.
+    """Checks that bytes are the whole valid batch that must follow at one place of a log, batch after batch.
 
     Attributes:
-        offset: where the next batch must begin; with `gaps`, the first offset that it may begin at.
-        epoch: leader epoch that the next batch must not be below; None: any.
-        gaps: offsets may be missing between two batches, as in the logs of brokers that compact without gap batches.
+        offset: base offset that the next batch must have; with `gaps`, the lowest that it may have.
+        epoch: lowest leader epoch that the next batch may have; None: any.
+        gaps: True if offsets may be missing between two batches, as in logs of brokers that compact without gap
+            batches.
         bytes_max: size of the largest batch.
     """
 
@@ -244,12 +245,12 @@ class BatchJudge:
         self.bytes_max = bytes_max
 
     def header(self, buffer: Buffer, position: int, bytes_left: int) -> BatchHeader:
-        """The header at `position`, whose batch ends within `bytes_left`. Raises as `sized_header`."""
+        """Parse the header at `position` of a batch that ends within `bytes_left`. Raises as `sized_header` does."""
         return sized_header(buffer, position, bytes_left, self.bytes_max)
 
     def check_place(self, header: BatchHeader) -> None:
-        """Raises KafkaError unless a batch follows on the last one: CORRUPT_MESSAGE, or OFFSET_OUT_OF_RANGE for one of
-        another offset where there are no gaps."""
+        """Check that a batch follows the last one. Raises KafkaError: CORRUPT_MESSAGE, or OFFSET_OUT_OF_RANGE for a
+        batch of another offset if there are no gaps."""
         base_offset = header[0]
         # rule B16/follower-appends-over-a-gap, rule E5/recovery-skips-offsets
         if base_offset < self.offset if self.gaps else base_offset != self.offset:
@@ -264,13 +265,13 @@ class BatchJudge:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, reason, last_offset_delta=header[6])
 
     def follow(self, header: BatchHeader) -> None:
-        """Go on behind a batch that holds."""
+        """Go on after a valid batch."""
         self.offset = header[0] + header[6] + 1
         if self.epoch is not None:
             self.epoch = header[2]
 
     def whole(self, data: memoryview, position: int = 0) -> tuple[BatchHeader, memoryview]:
-        """The batch at `position`, with every check, and its bytes. Raises KafkaError."""
+        """Check the batch at `position` completely; return it with its bytes. Raises KafkaError."""
         header = self.header(data, position, len(data) - position)
         self.check_place(header)
         batch = data[position : position + header[1] + OVERHEAD]
@@ -279,7 +280,7 @@ class BatchJudge:
 
 
 def iter_batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each whole batch with its bytes (a view, nothing is copied). CRCs are not looked at.
+    """Yield each whole batch with its bytes (a view, nothing is copied). CRCs are not checked.
 
     Raises:
         KafkaError: as `sized_header`.
@@ -303,14 +304,14 @@ def patch_base_offset_and_epoch(
 
 
 def patch_log_append_time(batch: memoryview | bytearray, header: BatchHeader, append_time_ms: int) -> None:
-    """Make the leader's clock the timestamp of every record of this one batch (`LogAppendTime`); renews the CRC."""
+    """Set the timestamp of every record of this one batch to the leader's time (`LogAppendTime`); renews the CRC."""
     _INT16.pack_into(batch, 21, header.attributes | TIMESTAMP_TYPE_BIT)
     _INT64.pack_into(batch, 35, append_time_ms)
     _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def with_body(batch: Buffer, header: BatchHeader, codec: Codec, body: Buffer) -> bytearray:
-    """This one batch, whose header that is, with its records packed as `body`; all else is as it was, but the CRC."""
+    """Return a copy of this one batch, whose header is `header`, with `body` as its records; renews the CRC."""
     copy = bytearray(memoryview(batch)[:HEADER_SIZE])
     copy += body
     _INT32.pack_into(copy, 8, len(copy) - OVERHEAD)
@@ -322,8 +323,8 @@ def with_body(batch: Buffer, header: BatchHeader, codec: Codec, body: Buffer) ->
 def with_producer(
     batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
 ) -> bytearray:
-    """A copy of this one batch as that producer sends it (-1: none): base offset 0, no leader epoch, and a new CRC. Its
-    records, timestamps and compression are as they were. It is part of a transaction of this producer, or of none.
+    """Return a copy of this one batch, as sent by another producer (-1: none): base offset 0, no leader epoch, a new
+    CRC. Records, timestamps and compression stay. It is part of a transaction of that producer if `transactional`.
     """
     copy = bytearray(batch)
     copy[22] = copy[22] & ~TRANSACTIONAL_BIT | (TRANSACTIONAL_BIT if transactional else 0)
@@ -351,7 +352,7 @@ def assemble_batch(
     timestamp_type: int = CREATE_TIME,
     delete_horizon: bool = False,
 ) -> bytearray:
-    """A batch around already encoded records (`body`, not yet compressed)."""
+    """Return a batch around already encoded records (`body`, not yet compressed)."""
     batch = bytearray(HEADER_SIZE)
     batch += compress(codec, body) if codec else body
     attributes = codec | timestamp_type << 3 | transactional << 4 | control << 5 | delete_horizon << 6
@@ -371,8 +372,8 @@ def assemble_batch(
 
 
 def gap_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytearray:
-    """An empty batch for offsets whose records compaction took: so that in a log each batch still follows on the one
-    before, and whoever reads it notices one that is lost."""
+    """Return an empty batch for offsets whose records compaction removed. So each batch of a log still follows on the
+    one before, and every reader notices a lost batch."""
     return assemble_batch(
         b"",
         count=0,
@@ -396,8 +397,8 @@ def finish_batch(
     base_sequence: int,
     transactional: bool = False,
 ) -> bytearray:
-    """A batch of records numbered 0, 1, 2..., which stand in `batch` behind HEADER_SIZE bytes of room. It becomes the
-    batch itself; only compression makes another one."""
+    """Make a batch of records numbered 0, 1, 2..., which are in `batch` after HEADER_SIZE free bytes. `batch` itself
+    becomes the result; only compression makes a new one."""
     if codec:
         packed = bytearray(HEADER_SIZE)
         packed += compress(codec, memoryview(batch)[HEADER_SIZE:])
@@ -409,7 +410,7 @@ def finish_batch(
 
 
 def _headed(batch: bytearray, *fields: int, base_offset: int = 0, leader_epoch: int = -1) -> bytearray:
-    """The batch with its header; `fields`: those from the attributes on."""
+    """Write the header of a batch; `fields`: those from the attributes on."""
     HEADER.pack_into(batch, 0, base_offset, len(batch) - OVERHEAD, leader_epoch, MAGIC, 0, *fields)
     _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
     return batch
@@ -426,7 +427,7 @@ class Record(NamedTuple):
 
 
 class BatchFields(TypedDict, total=False):
-    """Fields of a new batch that its records do not decide: see `assemble_batch` for the defaults."""
+    """Fields of a new batch that do not follow from its records; `assemble_batch` has the defaults."""
 
     base_offset: int
     leader_epoch: int
@@ -439,7 +440,7 @@ class BatchFields(TypedDict, total=False):
 
 
 class RecordBatchBuilder:
-    """Collects records into one batch. `size_bytes` is the size of that batch before compression, header included."""
+    """Collects records into one batch. `size_bytes` is the size of the batch before compression, header included."""
 
     __slots__ = ("_base_timestamp", "_codec", "_max_timestamp", "_records", "count", "size_bytes")
 
@@ -452,7 +453,7 @@ class RecordBatchBuilder:
         self.size_bytes = HEADER_SIZE
 
     def append(self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
-        """Add one record after the others."""
+        """Add a record after the others."""
         count = self.count
         if count == 0:
             self._base_timestamp = timestamp_ms
@@ -461,7 +462,7 @@ class RecordBatchBuilder:
         self.count = count + 1
 
     def build(self, **fields: Unpack[BatchFields]) -> bytearray:
-        """The whole batch. Raises ValueError when nothing was appended."""
+        """Return the whole batch. Raises ValueError if nothing was appended."""
         if not self.count:
             raise ValueError("a batch holds at least one record")
         return assemble_batch(
@@ -476,7 +477,7 @@ class RecordBatchBuilder:
 
 
 def encode_records(records: Iterable[Record], *, base_offset: int, base_timestamp: int) -> bytearray:
-    """The body of a batch that holds these records, at their own offsets: there may be gaps between them."""
+    """Return the body of a batch with these records, at their own offsets, which may have gaps."""
     body = bytearray()
     for offset, timestamp_ms, key, value, headers in records:
         append(body, timestamp_ms - base_timestamp, offset - base_offset, key, value, headers)
@@ -488,9 +489,9 @@ _IN_ORDER = (0, 1, 2, 3, 4)
 
 
 def build_batch(records: Iterable[Record], *, codec: Codec = Codec.NONE, **fields: Unpack[BatchFields]) -> bytearray:
-    """A batch of `records` in their order; their own offsets are not looked at (they become base_offset + 0, 1, 2...).
+    """Return a batch of `records` in their order; their own offsets are ignored (they become base_offset + 0, 1, 2...).
 
-    Raises ValueError when there is no record.
+    Raises ValueError if there is no record.
     """
     builder = RecordBatchBuilder(codec)
     for record in records:
@@ -499,10 +500,10 @@ def build_batch(records: Iterable[Record], *, codec: Codec = Codec.NONE, **field
 
 
 def decode_records(batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
-    """Every record of this one whole batch. The CRC is not checked (`verify_crc` does that).
+    """Return every record of this one whole batch. The CRC is not checked (`verify_crc` does that).
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE or INVALID_RECORD for records that do not parse or a count that is not theirs;
+        KafkaError: CORRUPT_MESSAGE or INVALID_RECORD for records that do not parse or do not match the count;
             MESSAGE_TOO_LARGE for data that unpack to more than `max_bytes`; UNSUPPORTED_COMPRESSION_TYPE.
     """
     return decode_records_as(Record, _PLAIN, _IN_ORDER, parse_header(batch), batch, max_bytes)
@@ -516,8 +517,8 @@ def decode_records_as(
     batch: Buffer,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> list[T]:
-    """The records as instances of a named tuple of one's own: `template` holds its items, and at `slots` stand offset,
-    timestamp, key, value and headers of each record. Raises as `decode_records`.
+    """Return the records as instances of the caller's named tuple: `template` holds its items, and `slots` the indexes
+    of offset, timestamp, key, value and headers. Raises as `decode_records` does.
     """
     data = unpacked(header, batch, max_bytes)
     fixed_timestamp = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
@@ -542,9 +543,9 @@ def decode_columns(
     with_headers: bool,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> int:
-    """Append a batch's records with offsets in [low, high) to columns (`strandline.log.columns`); how many they are.
+    """Append a batch's records with offsets in [low, high) to columns (`strandline.log.columns`); return their number.
 
-    Raises as `decode_records`; the columns are then as they were.
+    Raises as `decode_records` does; the columns are unchanged then.
     """
     data = unpacked(header, batch, max_bytes)
     fixed_timestamp = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
@@ -561,11 +562,11 @@ def decode_columns(
 
 
 def check_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> None:
-    """Whether every reader will be able to read this batch: its records parse, are as many as the header says, and are
-    numbered without gaps, as a producer's are.
+    """Check that every reader can read this batch: its records parse, are as many as the header says, and are numbered
+    without gaps, as a producer's are.
 
     Raises:
-        KafkaError: INVALID_RECORD; MESSAGE_TOO_LARGE when the records unpack to more than `max_bytes`.
+        KafkaError: INVALID_RECORD; MESSAGE_TOO_LARGE if the records unpack to more than `max_bytes`.
     """
     try:
         data = unpacked(header, batch, max_bytes)
@@ -582,17 +583,17 @@ def check_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> None:
 
 
 def unpacked(header: BatchHeader, batch: Buffer, max_bytes: int) -> bytes | memoryview:
-    """The records of a batch, out of their codec. Raises KafkaError as `decompress`."""
+    """Return the decompressed records of a batch. Raises KafkaError as `decompress` does."""
     packed = memoryview(batch)[HEADER_SIZE : header.size]
     codec = header.codec
     return decompress(codec, packed, max_bytes) if codec else packed
 
 
 def shift_timestamps(records: Buffer, count: int, by_ms: int) -> bytearray:
-    """The records of a batch whose base timestamp becomes later by so much: at their times, as they were.
+    """Return the records of a batch whose base timestamp is raised by `by_ms`, with their timestamps unchanged.
 
     Raises:
-        ValueError: they do not parse.
+        ValueError: the records do not parse.
         OverflowError: a record's time is too far from the new base timestamp.
     """
     data = bytes(records)
@@ -611,17 +612,17 @@ def shift_timestamps(records: Buffer, count: int, by_ms: int) -> bytearray:
 
 
 def unreadable(header: BatchHeader, error: Exception) -> KafkaError:
-    """The error for records that do not parse, by what the codec says."""
+    """Return the error for records that do not parse, from the codec's error."""
     return KafkaError(ErrorCode.INVALID_RECORD, f"a record does not parse: {error}", base_offset=header.base_offset)
 
 
 def left_over(size: int) -> KafkaError:
-    """The error for bytes that are no record."""
+    """Return the error for bytes after the last record."""
     return KafkaError(ErrorCode.INVALID_RECORD, "bytes left after the last record", bytes_left=size)
 
 
 def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) -> list[BatchHeader]:
-    """The headers of a client's batches, each found fit to be written at the wall time `now_ms`.
+    """Check that a client's batches may be written at the wall time `now_ms`; return their headers.
 
     Raises:
         KafkaError: MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD,
@@ -652,7 +653,7 @@ def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) ->
             raise _invalid("a client's batch begins at offset 0: the leader gives the offsets", base_offset=header[0])
         batch = batches[position : position + size]  # rule E5/fields-before-crc
         # rule E5/clients-crc-is-believed
-        verify_crc(batch)  # first: a bit that flipped on the way is no field that the client has written
+        verify_crc(batch)  # first: a bit that flipped on the way must not be reported as the client's mistake
         _check_fields(header)
         # By the first record and the newest; a record without a time (-1) always passes.
         if header[8] > latest_ms or 0 <= header[7] < earliest_ms:
@@ -676,8 +677,8 @@ def check_client_batches(batches: memoryview, config: LogConfig, now_ms: int) ->
 
 
 def check_replicated_batches(batches: memoryview, offset: int, epoch: int) -> list[BatchHeader]:
-    """The headers of batches that a leader sent: whole, holding their CRC, following on `offset`, of epochs not below
-    `epoch`. Sequences are the leader's business.
+    """Check batches that a leader sent, and return their headers: whole, matching their CRC, following on `offset`, of
+    epochs not below `epoch`. Sequences are checked by the leader.
 
     Raises KafkaError: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE.
     """
@@ -695,10 +696,10 @@ def check_replicated_batches(batches: memoryview, offset: int, epoch: int) -> li
 
 
 def gap_from(batches: memoryview, first: BatchHeader, offset: int) -> memoryview:
-    """A copy of a leader's batches whose first one, a gap around `offset`, begins there. Each replica compacts by
-    itself, so that the leader's gap may begin before the end of a follower's log.
+    """Return a copy of a leader's batches whose first one, a gap around `offset`, begins there. Each replica compacts
+    by itself, so the leader's gap may begin before the end of a follower's log.
 
-    Raises KafkaError (CORRUPT_MESSAGE) where that batch is not whole.
+    Raises KafkaError (CORRUPT_MESSAGE) if that batch is not whole.
     """
     BatchJudge(first.base_offset).whole(batches)
     rest = gap_batch(offset, first.last_offset, first.leader_epoch)
@@ -738,7 +739,7 @@ def _check_fields(header: BatchHeader) -> None:
 
 
 def _check_keys(header: BatchHeader, batch: memoryview, unpacked_max: int) -> None:
-    """Compaction goes by keys: a record without one would stay for ever, or go at once (KIP-467 for the answer)."""
+    """Check that every record has a key: compaction would keep one without for ever, or remove it at once (KIP-467)."""
     for record in decode_records(batch, unpacked_max):
         if record.key is None:
             raise _invalid("a compacted topic takes no record without a key", record=record.offset, count=header.count)

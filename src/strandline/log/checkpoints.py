@@ -1,8 +1,9 @@
 """The small text files of a log directory, in Kafka's formats: offset and epoch checkpoints, ids, the clean-shutdown
 marker.
 
-Each is replaced as a whole (temp file, sync, rename, sync of the directory), so a half-written one means that something
-else wrote it or that the disk lies: it is refused with its path and line, and the caller decides what can be rebuilt.
+Each is replaced as a whole (temp file, sync, rename, sync of the directory). So a half-written file means that another
+program wrote it or that the disk is faulty: it is refused with path and line, and the caller decides what can be
+rebuilt.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _VERSION = 0
 _CHECKSUM = "crc32c"
 CLEANER_VERSION = 1
-"""Version of the cleaner's checkpoint: its entries name their topics by id as well."""
+"""Version of the cleaner's checkpoint; its entries also have the topic's id."""
 
 
 def encode_id(identifier: UUID) -> str:
-    """A uuid as Kafka writes it: url-safe base64 without padding."""
+    """Encode a UUID as Kafka does: url-safe base64 without padding."""
     return base64.urlsafe_b64encode(identifier.bytes).rstrip(b"=").decode()
 
 
 def decode_id(text: str) -> UUID:
-    """The uuid of `encode_id`'s text. Raises ValueError."""
+    """Decode a UUID that `encode_id` encoded. Raises ValueError."""
     raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if len(raw) != 16:
         raise ValueError(f"{text!r} does not hold 16 bytes")
@@ -60,7 +61,7 @@ def decode_id(text: str) -> UUID:
 
 
 def encode_checkpoint(lines: Iterable[str], version: int = _VERSION) -> bytes:
-    """Version, number of entries, the entries."""
+    """Encode a checkpoint: version, number of entries, the entries."""
     entries = list(lines)
     return "".join(f"{line}\n" for line in [str(version), str(len(entries)), *entries]).encode()
 
@@ -68,9 +69,9 @@ def encode_checkpoint(lines: Iterable[str], version: int = _VERSION) -> bytes:
 def decode_checkpoint(
     path: str, data: bytes, parse: Callable[[str], T], advice: str, *, newest: int = _VERSION
 ) -> list[T]:
-    """Entries of a checkpoint file, of any version up to `newest`.
+    """Decode the entries of a checkpoint file, of any version up to `newest`.
 
-    Raises CorruptLogError with the byte at which the file stops making sense, and `advice`.
+    Raises CorruptLogError with the byte at which the file is invalid, and `advice`.
     """
 
     def damaged(line_number: int, reason: str) -> CorruptLogError:
@@ -101,12 +102,12 @@ def decode_checkpoint(
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """An offset checkpoint: topic, partition, offset."""
+    """Encode an offset checkpoint: topic, partition, offset."""
     return encode_checkpoint(f"{tp.topic} {tp.partition} {offsets[tp]}" for tp in sorted(offsets))
 
 
 def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
-    """The offsets of `encode_offsets`. Raises CorruptLogError."""
+    """Decode offsets that `encode_offsets` encoded. Raises CorruptLogError."""
 
     def parse(line: str) -> tuple[TopicPartition, int]:
         topic, partition, offset = line.split()
@@ -116,20 +117,20 @@ def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
 
 
 class Cleaned(NamedTuple):
-    """Offset up to which a log was compacted, and the topic that it is of: another one of its name is not."""
+    """Offset up to which a log was compacted, and its topic's id: another topic of its name was not compacted."""
 
     topic_id: TopicId
     offset: int
 
 
 def encode_cleaned(cleaned: Mapping[TopicPartition, Cleaned]) -> bytes:
-    """The cleaner's checkpoint: topic, partition, offset, topic id. Kafka's has no id, and is of version 0."""
+    """Encode the cleaner's checkpoint: topic, partition, offset, topic id. Kafka's has no id, and version 0."""
     lines = (f"{tp.topic} {tp.partition} {one.offset} {encode_id(one.topic_id)}" for tp, one in sorted(cleaned.items()))
     return encode_checkpoint(lines, CLEANER_VERSION)
 
 
 def decode_cleaned(path: str, data: bytes) -> dict[TopicPartition, Cleaned]:
-    """Entries that `encode_cleaned` wrote. An entry without an id may be of any topic of its name: it is left out.
+    """Decode entries that `encode_cleaned` encoded. An entry without an id may be another topic's, and is left out.
 
     Raises CorruptLogError.
     """
@@ -145,12 +146,12 @@ def decode_cleaned(path: str, data: bytes) -> dict[TopicPartition, Cleaned]:
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
-    """A leader epoch checkpoint: epoch, start offset."""
+    """Encode a leader epoch checkpoint: epoch, start offset."""
     return encode_checkpoint(f"{epoch} {start}" for epoch, start in entries)
 
 
 def decode_epochs(path: str, data: bytes) -> list[tuple[int, int]]:
-    """The entries of `encode_epochs`. Raises CorruptLogError."""
+    """Decode entries that `encode_epochs` encoded. Raises CorruptLogError."""
 
     def parse(line: str) -> tuple[int, int]:
         epoch, start = line.split()
@@ -160,13 +161,13 @@ def decode_epochs(path: str, data: bytes) -> list[tuple[int, int]]:
 
 
 def encode_checked(lines: Iterable[str]) -> bytes:
-    """A checkpoint of ours, which no other program reads: its last entry is a checksum of the others."""
+    """Encode a checkpoint that only this product reads: its last entry is a checksum of the others."""
     entries = list(lines)
     return encode_checkpoint([*entries, f"{_CHECKSUM} {_checksum_of(entries)}"])
 
 
 def decode_checked(path: str, data: bytes, parse: Callable[[str], T], advice: str) -> list[T]:
-    """The entries of `encode_checked`, or of an older build's file, which has no checksum. Raises CorruptLogError."""
+    """Decode entries of `encode_checked`, or of an older build's file without a checksum. Raises CorruptLogError."""
     entries = decode_checkpoint(path, data, str, advice)
     name, _, checksum = entries[-1].partition(" ") if entries else ("", "", "")
     if name == _CHECKSUM:
@@ -177,13 +178,12 @@ def decode_checked(path: str, data: bytes, parse: Callable[[str], T], advice: st
 
 
 def copy_of(path: str) -> str:
-    """Path to which `write_twice` writes a file a second time."""
+    """Return the path of the copy that `write_twice` writes."""
     return f"{path}-copy"
 
 
 def write_twice(disk: Disk, path: str, lines: Iterable[str]) -> None:
-    """Replace a checkpoint of ours, `encode_checked`, and its copy, so that a crash leaves the old content or the new
-    in each of the two.
+    """Replace a file of `encode_checked` and its copy, so that a crash leaves the old content or the new in each.
 
     Raises DiskError; DiskFull: neither has changed.
     """
@@ -196,10 +196,10 @@ def write_twice(disk: Disk, path: str, lines: Iterable[str]) -> None:
 
 
 def read_twice(disk: Disk, path: str, parse: Callable[[str], T], advice: str) -> list[list[T]]:
-    """Read what `write_twice` wrote: the entries of each of the two that is there and is as it was written. They differ
-    where one of them is an older one. An older build knows nothing of the copy, and writes no checksum.
+    """Read what `write_twice` wrote: the entries of the file and of its copy, if it exists and is intact. They differ
+    if one of them is older. An older build knows nothing of the copy, and writes no checksum.
 
-    Raises CorruptLogError: one of them is damaged, and there is no other. Raises DiskError.
+    Raises CorruptLogError if one of them is damaged and there is no other. Raises DiskError.
     """
     found: list[list[T]] = []
     errors: list[CorruptLogError] = []
@@ -229,12 +229,12 @@ def _checksum_of(entries: Iterable[str]) -> int:
 
 
 def encode_properties(values: Mapping[str, str]) -> bytes:
-    """One key=value a line."""
+    """Encode properties: key=value, one a line."""
     return "".join(f"{key}={value}\n" for key, value in values.items()).encode()
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    """The values; comment lines and blanks are skipped, escapes of colons undone (Java writes them)."""
+    """Decode properties; comments and blank lines are skipped, Java's escapes of colons are undone."""
     values: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines():
         text = line.strip()
@@ -248,12 +248,12 @@ def decode_properties(data: bytes) -> dict[str, str]:
 
 
 def with_checksum(data: bytes) -> bytes:
-    """Properties and, in a comment behind them, their checksum: other programs pass it over."""
+    """Append the checksum of properties in a comment, which other programs skip."""
     return b"%s#%s=%d\n" % (data, _CHECKSUM.encode(), crc32c(data))
 
 
 def check_checksum(data: bytes) -> None:
-    """Raises ValueError where the checksum of `with_checksum` does not hold. An older build writes none."""
+    """Check the checksum of `with_checksum`. Raises ValueError if it is wrong. An older build writes none."""
     lines = data.splitlines(keepends=True)
     body = b"".join(line for line in lines if line.strip() and not line.startswith(b"#"))  # comments say nothing
     said = [line for line in lines if line.startswith(b"#%s=" % _CHECKSUM.encode())]
@@ -263,14 +263,14 @@ def check_checksum(data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """`meta.properties`: whose directory this is."""
+    """Content of `meta.properties`: the identity of a directory."""
 
     cluster_id: str
     node_id: NodeId
     directory_id: UUID
 
     def encode(self) -> bytes:
-        """Version 1 of the file."""
+        """Encode version 1 of the file."""
         values = {
             "version": "1",
             "cluster.id": self.cluster_id,
@@ -281,7 +281,7 @@ class MetaProperties:
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> MetaProperties:
-        """Raises CorruptLogError for a file that is not whole."""
+        """Decode the file. Raises CorruptLogError if it is damaged."""
         values = decode_properties(data)
         try:
             if values["version"] != "1":
@@ -301,7 +301,7 @@ class MetaProperties:
 
 
 def encode_partition_metadata(topic_id: TopicId) -> bytes:
-    """`partition.metadata`: which topic, beyond its name, a partition's directory belongs to."""
+    """Encode `partition.metadata`: the id of the topic that a partition's directory belongs to."""
     return with_checksum(f"version: {_VERSION}\ntopic_id: {encode_id(topic_id)}\n".encode())
 
 
@@ -328,12 +328,12 @@ def decode_partition_metadata(path: str, data: bytes) -> TopicId:
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
-    """`.kafka_cleanshutdown`: the JSON of Kafka's CleanShutdownFileHandler; -1 where the node is no broker."""
+    """Encode `.kafka_cleanshutdown`: the JSON of Kafka's CleanShutdownFileHandler; -1 if the node is no broker."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
 def read_clean_shutdown(disk: Disk, path: str) -> int | None:
-    """The broker epoch of the last life if it ended cleanly, else None.
+    """Return the broker epoch of the last life if it ended cleanly, else None.
 
     A marker that does not parse proves nothing, so it counts as an unclean stop: that costs a recovery and no data.
     """

@@ -1,30 +1,29 @@
-"""Compaction of one log: of each key the last record stays (Kafka's log cleaner; KIP-58, KIP-354, KIP-534).
+"""Compaction of one log: the last record of each key stays (Kafka's log cleaner; KIP-58, KIP-354, KIP-534).
 
-A pass goes over the records that came since the last one and notes where the last record of each key is (`OffsetMap`).
-Then it writes the log's closed segments anew without the records that a later one supersedes, a few segments into one,
-and swaps them in (`strandline.log.swap`). Each replica does it for itself. What stays is as it was: a batch keeps its
-offsets, its epoch, its producer and its sequence, and a batch of which nothing goes keeps every byte.
+A pass reads the records that came since the last one and notes the offset of each key's last record (`OffsetMap`). Then
+it writes the log's closed segments anew without superseded records, a few segments into one, and swaps them in
+(`strandline.log.swap`). Each replica does it for itself. What stays is unchanged: a batch keeps its offsets, epoch,
+producer and sequence, and a batch that loses nothing keeps every byte.
 
-What goes, and nothing else:
-- a record whose key has a later record in the log, below the last stable offset, and durable here (schedule 73);
-- a tombstone (a record without a value), `delete.retention.ms` after a pass has met it first. The batch says from when
-  on: the delete horizon, in the place of its base timestamp (KIP-534). It goes to other replicas with the batch: too
-  early a time takes the tombstone everywhere. So the later of two counts, of the time that is believed and the wall
-  clock's (schedule 83).
+Only these are removed:
+- a record whose key has a later record in the log that is below the last stable offset and durable here (schedule 73);
+- a tombstone (a record without a value), `delete.retention.ms` after the first pass that met it. The batch has the
+  time: the delete horizon, in place of its base timestamp (KIP-534). It goes to other replicas with the batch, so a
+  time that is too early removes the tombstone everywhere. So the later of the believed time and the wall clock's counts
+  (schedule 83).
 
-- a record of a transaction that was aborted, at once; it supersedes nothing. How transactions ended is known, for a
-  pass ends at the last stable offset;
-- a marker, `delete.retention.ms` after a pass has met it and no batch of its transaction any more (schedule 116). By
-  its key, which is its type, nothing is superseded.
+- a record of an aborted transaction, at once; it supersedes nothing. The outcomes of transactions are known, as a pass
+  ends at the last stable offset;
+- a marker, `delete.retention.ms` after a pass that met it and no batch of its transaction (schedule 116). Its key,
+  which is its type, supersedes nothing.
 
-What stays although it could be missed:
-- of each producer the batches that its last sequences are known by, empty (rule C2), or else its last marker, which its
-  epoch is known by;
-- records without a key, which older settings let in: nothing supersedes them. (Kafka drops them.)
+These stay, although they are not the last of a key:
+- of each producer, the batches with its last sequences, emptied (rule C2), or else its last marker, for its epoch;
+- records without a key, which older settings admitted: nothing supersedes them. (Kafka drops them.)
 
-Offsets whose batches went wholly are filled with one empty batch of 61 bytes (`gap_batch`). Kafka leaves a hole there.
-With a hole, a segment file or a batch that is lost, or a base offset that rots (the CRC does not cover it), would look
-like compaction's work. Every reader of Kafka knows empty batches: its own cleaner leaves them for producers.
+Offsets whose batches were removed are filled with one empty batch of 61 bytes (`gap_batch`). Kafka leaves a hole there.
+With holes, a lost segment file or batch, or a rotten base offset (the CRC does not cover it), would look like the work
+of compaction. Every reader of Kafka handles empty batches: Kafka's own cleaner leaves them for producers.
 """
 
 from __future__ import annotations
@@ -67,24 +66,24 @@ from strandline.proto.marks import mark
 T = TypeVar("T")
 
 CHUNK_BYTES = 2 << 20
-"""Read at once, off the loop."""
+"""Bytes read at once, off the loop."""
 
 STEP_BYTES = 512 << 10
 """Bytes of batches handled between two turns of the loop, which takes a fraction of a millisecond."""
 
 STEP_RECORDS = 1_000
-"""Records handled between two turns of the loop, even within a large batch: 0.2 ms, or 4 ms without the compiled
-map."""
+"""Maximum records handled between two turns of the loop, even within a large batch: 0.2 ms, or 4 ms without the
+compiled map."""
 
 WRITE_BYTES = 64 << 10
-"""Bytes of batches that stay, above which they are written."""
+"""Bytes of remaining batches above which they are written."""
 
 SYNC_BYTES = 2 << 20
 """Bytes after which the new segment is synced: one sync of a whole gigabyte would delay all others."""
 
 Run = Callable[[memoryview, int, int], tuple[int, int]]
-"""Handles plain batches from a byte of the data on, where an offset stands, and gives where it ends, and the offset
-there: at a batch that it leaves, or after a step."""
+"""Handles plain batches from a position of the data, where an offset begins; returns the position and offset after
+them: at a batch that it does not handle, or after a step."""
 
 
 @dataclass(slots=True)
@@ -92,7 +91,7 @@ class Compacted:
     """Outcome of one pass."""
 
     end: int = 0
-    """The log is compacted up to here."""
+    """Offset up to which the log is compacted."""
     read_bytes: int = 0
     written_bytes: int = 0
     records: int = 0
@@ -116,8 +115,8 @@ class Compaction:
         pace: Pace,
         unlink: Callable[[list[str]], None],
     ) -> None:
-        """`now_ms`, `latest_ms`: wall time as it is believed (`BelievedClock`); `unlink` gets the
-        files of the segments that made way."""
+        """`now_ms`, `latest_ms`: earliest and latest believed wall time (`BelievedClock`); `unlink` takes the files of
+        the replaced segments."""
         self._log = log
         self._first_dirty = cleanable.first_dirty
         self._end = cleanable.end
@@ -133,11 +132,11 @@ class Compaction:
         self.done = Compacted()
 
     async def run(self) -> Compacted:
-        """Go over the log.
+        """Run the pass.
 
         Raises:
-            LogChanged: segments left the log, or it was closed; what was swapped in stays.
-            KafkaError: CORRUPT_MESSAGE or INVALID_RECORD for what cannot be read.
+            LogChanged: segments left the log, or it was closed; segments that were swapped in stay.
+            KafkaError: CORRUPT_MESSAGE or INVALID_RECORD for batches that cannot be read.
             ConfigError: the buffer has no room for the keys of one batch.
             StorageError, DiskError: the disk failed.
         """
@@ -161,8 +160,8 @@ class Compaction:
     # ------------------------------------------------------------------ the last record of each key
 
     async def _fill_the_map(self) -> int:
-        """Offset at which the map ends: at the end of what may be compacted, or before the batch that it has no room
-        for."""
+        """Fill the map; return the offset at which it ends: the end of what may be compacted, or a batch that does not
+        fit."""
         latest = self._map
         self._outcomes = await self._read_outcomes(self._first_dirty, self._end)
         segments = [segment for segment in self._log.segments if segment.base_offset < self._end]
@@ -181,11 +180,11 @@ class Compaction:
         return self._end
 
     async def _read_outcomes(self, start: int, end: int) -> Outcomes:
-        """Outcomes of the transactions in [`start`, `end`), from the indexes."""
+        """Return the outcomes of the transactions in [`start`, `end`), from the indexes."""
         return Outcomes(await self._pace.during(self._log.aborted_transactions_cold(start, end)))
 
     def _counts(self, segment: Segment, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether a batch has records that supersede others. Raises KafkaError."""
+        """True if the batch has records that supersede others. Raises KafkaError."""
         if header.is_control:
             self._ended(segment, header, batch)
             return False
@@ -212,7 +211,7 @@ class Compaction:
         return self._map.note(records, position, count, header.base_offset, header.base_timestamp)
 
     def _span(self, segment: Segment) -> int:
-        """Offsets from the segment's base to that of the next one. Raises LogChanged."""
+        """Return the number of offsets from the segment's base to the next segment's. Raises LogChanged."""
         log = self._log
         self._check(segment)  # rule B20/segments-that-went-are-looked-for
         number = log.segments.index(segment)
@@ -222,7 +221,7 @@ class Compaction:
     # ------------------------------------------------------------------ writing anew
 
     async def _compact(self, segments: list[Segment]) -> int:
-        """Write one segment of as many as fit into it now that they are smaller; how many."""
+        """Write as many segments as now fit into one; return their number."""
         log, first = self._log, segments[0]
         group: list[Segment] = []
         new = Segment(
@@ -252,7 +251,7 @@ class Compaction:
         return len(group)
 
     def _fits(self, new: Segment, waiting_bytes: int, segment: Segment) -> bool:
-        """Whether all of another segment would still find room in the new one."""
+        """True if all of another segment would still fit into the new one."""
         config = self._log.config
         size = new.size + waiting_bytes + segment.size
         entries = len(new.active_indexes()[0]) + (waiting_bytes + segment.size) // max(1, config.index_interval_bytes)
@@ -283,13 +282,13 @@ class Compaction:
         return end, offset
 
     def _emptied(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
-        """Batch as it stays, judged without its records; None: nothing stays."""
+        """Return the batch without its records, if a producer's state needs it, else None."""
         if not self._is_remembered(header):
             return None
         return WhatStays(header, self._map, tombstones_go=False).batch(header.base_timestamp) if header.count else batch
 
     async def _what_stays(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
-        """The batch as it is from now on; None if it goes."""
+        """Return what remains of the batch; None if nothing does."""
         # rule C11/aborted-records-stay
         if header.is_transactional and self._outcomes.is_aborted(header):
             mark("aborted-records-removed")
@@ -317,7 +316,7 @@ class Compaction:
         return stays.batch(header.base_timestamp, delete_horizon=header.has_delete_horizon)
 
     def _marker_stays(self, segment: Segment, header: BatchHeader, batch: memoryview) -> Buffer | None:
-        """A control batch as it is from now on; None if it goes."""
+        """Return what remains of a control batch; None if nothing does."""
         ended = self._ended(segment, header, batch)
         if ended is None:
             return batch
@@ -340,7 +339,7 @@ class Compaction:
         return None
 
     def _is_last_marker(self, header: BatchHeader) -> bool:
-        """Whether only this marker tells the epoch of a producer."""
+        """True if the producer's epoch is known by this marker only."""
         entry = self._log.producers.get(header.producer_id)
         if entry is None or entry.batches or entry.epoch != header.producer_epoch:
             return False
@@ -349,8 +348,8 @@ class Compaction:
     async def _over_records(
         self, header: BatchHeader, batch: memoryview, step: Callable[[Buffer, int, int], int]
     ) -> None:
-        """Go over a batch's records, so many at a time: `step` gets all of them, the position where it is, and how
-        many it may handle, and gives where these end. Raises KafkaError."""
+        """Call `step` on a batch's records, at most STEP_RECORDS at a time: with all records, the position of the next,
+        and their number; it returns the position after them. Raises KafkaError."""
         records = unpacked(header, batch, MAX_DECOMPRESSED_BYTES)
         position = 0
         for first in range(0, header.count, STEP_RECORDS):
@@ -364,7 +363,7 @@ class Compaction:
             raise left_over(len(records) - position)
 
     def _is_remembered(self, header: BatchHeader) -> bool:
-        """Whether the batch is among those that a producer's retries are known by."""
+        """True if the batch is among those by which a producer's retries are recognised."""
         entry = self._log.producers.get(header.producer_id) if header.producer_id >= 0 else None
         # rule C2/producers-are-compacted-away
         return entry is not None and any(batch.last_offset == header.last_offset for batch in entry.batches)
@@ -372,7 +371,8 @@ class Compaction:
     # ------------------------------------------------------------------ reading
 
     async def _batches(self, segment: Segment, run: Run) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
-        """All batches of a segment that `run` does not handle, each following on the one before and holding its CRC.
+        """Yield the batches of a segment that `run` does not handle, after checking that each follows on the one before
+        and matches its CRC.
 
         Raises LogChanged; KafkaError; DiskError.
         """
@@ -429,7 +429,7 @@ class Compaction:
         return data
 
     def _check(self, segment: Segment) -> None:
-        """Raises LogChanged where the segment is in the log no longer."""
+        """Raise LogChanged if the segment is no longer in the log."""
         if self._log.failure is not None or segment not in self._log.segments:
             raise LogChanged(f"{self._log.topic_partition} lost a segment while it was compacted")
 
@@ -445,11 +445,12 @@ class Pace(Protocol):
 
 
 class WhatStays:
-    """What stays of one batch: its records, byte by byte, and what its header says of them.
+    """The remaining records of one batch, copied byte by byte, with their counts.
 
     Attributes:
-        tombstones: how many of the `count` that stay have no value.
-        tombstones_gone: how many went because their time is over.
+        count: number of records that stay.
+        tombstones: number of those without a value.
+        tombstones_gone: number of tombstones removed because their time is over.
     """
 
     def __init__(self, header: BatchHeader, latest: OffsetMap, *, tombstones_go: bool) -> None:
@@ -475,7 +476,7 @@ class WhatStays:
         return position
 
     def batch(self, base_timestamp: int, *, delete_horizon: bool = False) -> bytearray:
-        """The batch with these records, all at their times. Raises KafkaError."""
+        """Return the batch with the remaining records, at their timestamps. Raises KafkaError."""
         header, records = self._header, self._records
         if self.count and base_timestamp != header.base_timestamp:
             try:
@@ -495,7 +496,7 @@ def renewed(
     *,
     delete_horizon: bool,
 ) -> bytearray:
-    """The batch with these of its records, the newest of that time: with its offsets, producer and kind."""
+    """Return the batch with `records`, the newest of which is of `newest_ms`; offsets, producer and kind stay."""
     return assemble_batch(
         records,
         count=count,
@@ -516,7 +517,7 @@ def renewed(
 
 
 class CleanedSegment:
-    """The new segment: batches in order, and gaps between them."""
+    """The new segment: remaining batches in order, and gap batches between them."""
 
     def __init__(self, log: LogState, new: Segment, pace: Pace) -> None:
         self._log = log
@@ -524,7 +525,7 @@ class CleanedSegment:
         self.new = new
         self._config = replace(log.config, preallocate_bytes=0)
         self._gap: tuple[int, int, int] | None = None
-        """First offset, last offset and leader epoch of what has gone since the last batch."""
+        """First offset, last offset and leader epoch of what was removed since the last batch; None if nothing was."""
         self._batches = bytearray()
         self._headers: list[BatchHeader] = []
         self._unsynced_bytes = 0
@@ -559,7 +560,7 @@ class CleanedSegment:
         self._batches += batch
 
     async def write(self) -> int:
-        """Write what waits; how many bytes. Raises DiskError."""
+        """Write the waiting batches; return their size in bytes. Raises DiskError."""
         new, size = self.new, len(self._batches)
         if size:
             new.append(memoryview(self._batches), self._headers, self._headers[0].base_offset, self._config)
@@ -572,7 +573,7 @@ class CleanedSegment:
         return size
 
     async def close(self, end: int) -> int:
-        """Write what is left, up to offset `end`, and make all of it durable. Raises DiskError."""
+        """Write the remaining batches, up to offset `end`, and make the whole segment durable. Raises DiskError."""
         self._end_gap()
         size = await self.write()
         files = self.new.seal()

@@ -1,4 +1,4 @@
-"""List of the compiled modules, and a check which of them an installation lacks. Python versions of them do the same
+"""List of the compiled modules, and a check for those that an installation lacks. Their Python versions do the same
 work more slowly (docs/benchmarks.md, "Without the compiled parts")."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from importlib import import_module
 
 OF_CLIENTS = ("strandline.log._records", "strandline.client._open_batches")
 PARTS = (*OF_CLIENTS, "strandline.log._offsets", "strandline.log._sync")
-"""Names of the compiled modules. Some belong to packages above this one in the layering."""
+"""Names of all compiled modules. Some belong to packages above this one in the layering."""
 
 CONSEQUENCE = (
     "Python does what is written in C: small records cost about twice the CPU, and are read at a third of the rate"
@@ -20,7 +20,7 @@ REMEDY = (
 
 
 def missing(parts: Iterable[str] = PARTS) -> dict[str, str]:
-    """Name -> reason, for each compiled module that this installation lacks."""
+    """Return the reason for each compiled module that this installation lacks, by name."""
     lacking: dict[str, str] = {}
     for name in parts:
         try:

@@ -1,9 +1,9 @@
-"""The five codecs of Kafka's record batches. Batches stay compressed end to end; only clients and time look-ups open
-them.
+"""The five codecs of Kafka's record batches. Batches stay compressed end to end; only clients and lookups by time
+decompress them.
 
-Decompression is bounded: a small batch that unpacks to gigabytes is refused before it is unpacked.
+Decompression is bounded: a small batch that would unpack to gigabytes is refused before that.
 
-The codecs' libraries are imported where they are used: most nodes and clients never open a batch, and hold 2 MB less.
+The codecs' libraries are imported on use: most nodes and clients never open a batch, and save 2 MB.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from strandline.proto.errors import KafkaError
 _Bytes = bytes | bytearray | memoryview
 
 MAX_DECOMPRESSED_BYTES = 256 << 20
-"""Default bound of one batch's records. The largest batch in use is some megabytes; 1 MiB of zeros in lz4 stands for
-255.
+"""Default limit on the unpacked records of one batch. The largest batches in use have some megabytes; in lz4, 1 MiB can
+stand for 255 MiB of zeros.
 """
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -28,10 +28,11 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024  # the block size of snappy-java's SnappyOutputStream
 _ZSTD_WINDOW_MAX = 128 << 20  # the largest window that zstd's own tools accept by default
 _GZIP_MEMBERS_MAX = 64
-"""Producers write one member. A megabyte can hold 50,000 empty ones, and each costs a copy of all that follow it."""
+"""Maximum members of a gzip stream. Producers write one. A megabyte can hold 50,000 empty ones, and each costs a copy
+of all that follow it."""
 
 _SNAPPY_BLOCK_BYTES_MIN = 1024
-"""The smallest block that snappy-java can be told to write; smaller ones only cost time."""
+"""Smallest block that snappy-java can be configured to write; smaller ones only cost time."""
 
 _INT32 = struct.Struct(">i")
 
@@ -47,20 +48,20 @@ class Codec(IntEnum):
 
 
 LZ4_FAST = 9
-"""Of lz4's levels, which Kafka numbers from 1 to 17, the default: it is not the ninth one but the fast compressor
-(KIP-390), and all others are of the one that packs more."""
+"""Default level of lz4 in Kafka's numbering (1 to 17): not the ninth level but the fast compressor (KIP-390). All other
+levels are of the slow compressor, which packs more."""
 
 _LZ4_LEVELS = (3, 12)
 """Lowest and highest level of the library's slow compressor."""
 
 
 _ZSTD_SIZE_MAX = 8 << 20
-"""Bytes of input above which zstd's tables are limited to this size. At zstd's highest level, tables for 32 MiB take
-385 MB, and these 130 MB."""
+"""Input size that zstd's tables are made for at most. At zstd's highest level, tables for 32 MiB take 385 MB, and these
+130 MB."""
 
 
 def compress(codec: Codec, data: _Bytes, level: int | None = None) -> bytes:
-    """`data` in `codec`, at one of its levels as Kafka numbers them (KIP-390); None: the codec's default level."""
+    """Compress `data` with `codec`. `level` is in Kafka's numbering (KIP-390); None: the codec's default level."""
     if codec == Codec.NONE:
         return bytes(data)
     if codec == Codec.GZIP:
@@ -86,11 +87,11 @@ def compress(codec: Codec, data: _Bytes, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: _Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """Bytes that `compress` was given.
+    """Return the bytes that `compress` was given.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE for bytes that are not of this codec, MESSAGE_TOO_LARGE for those that unpack to
-            more than `max_bytes`.
+        KafkaError: CORRUPT_MESSAGE if the bytes are not of this codec, MESSAGE_TOO_LARGE if they unpack to more than
+            `max_bytes`.
     """
     import cramjam
     import zstandard
@@ -114,7 +115,7 @@ def _plain(data: _Bytes, max_bytes: int) -> bytes:
 
 
 def _gunzip(data: _Bytes, max_bytes: int) -> bytes:
-    """All members of a gzip stream, as Java's GZIPInputStream reads them."""
+    """Decompress all members of a gzip stream, as Java's GZIPInputStream does."""
     parts: list[bytes] = []
     room = max_bytes
     rest: _Bytes = data
@@ -134,7 +135,7 @@ def _gunzip(data: _Bytes, max_bytes: int) -> bytes:
 
 
 def _compress_xerial(data: _Bytes) -> bytes:
-    """snappy-java's framing, which Kafka's Java clients write and read: a header, then blocks with their length."""
+    """Compress in snappy-java's framing, which Kafka's Java clients use: a header, then blocks with their lengths."""
     import cramjam
 
     view = memoryview(data)
@@ -146,7 +147,7 @@ def _compress_xerial(data: _Bytes) -> bytes:
 
 
 def _unsnap(data: _Bytes, max_bytes: int) -> bytes:
-    """Both framings: snappy-java's, and one bare block as librdkafka writes it."""
+    """Decompress either framing: snappy-java's, or one bare block, as librdkafka writes it."""
     packed = bytes(data)
     if not packed.startswith(_XERIAL_MAGIC):
         return _unsnap_block(packed, max_bytes, max_bytes)
@@ -177,7 +178,8 @@ def _unsnap_block(block: bytes, room: int, max_bytes: int) -> bytes:
 
 
 def _unlz4(data: _Bytes, max_bytes: int) -> bytes:
-    """The library has no bounded stream, but it writes into a buffer that it never overruns: grow that by fours."""
+    """Decompress lz4. The library has no bounded stream, but never overruns its output buffer, which is grown
+    fourfold."""
     import cramjam
 
     packed = bytes(data)

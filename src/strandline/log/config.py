@@ -14,9 +14,9 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 INT64_MAX = (1 << 63) - 1
 BATCH_BYTES_MAX = 96 << 20
-"""The largest record batch that any setting allows, and that followers take: what the default of
-socket.request.max.bytes (100 MiB) lets in, with room for the rest of the request. Each node on its way holds it in
-memory a few times over. (Kafka sets no bound but the socket's, RabbitMQ allows 512 MiB, NATS 64 MiB.)"""
+"""Largest record batch that any setting allows, and that followers accept: the default of socket.request.max.bytes
+(100 MiB) admits it, with room for the rest of the request. Each node on its way holds it in memory a few times over.
+(Kafka has no bound but the socket's, RabbitMQ allows 512 MiB, NATS 64 MiB.)"""
 
 
 UNPACKED_FACTOR = 32
@@ -25,10 +25,10 @@ compression, so that honest ones stay far below; a larger batch would only cost 
 
 
 class StoredCodec(NamedTuple):
-    """`compression.type` of a topic, where it is not `producer`.
+    """`compression.type` of a topic, if it is not `producer`.
 
     Attributes:
-        level: as Kafka numbers it; None: the codec's default, or it has none.
+        level: level in Kafka's numbering; None: the codec's default, or the codec has no levels.
     """
 
     codec: Codec
@@ -37,9 +37,10 @@ class StoredCodec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Settings by which one partition's log is cut, bounded and kept. Changes take effect at the next append.
+    """Settings of one partition's log: its segments, its limits and its retention. Changes take effect at the next
+    append.
 
-    Raises ConfigError for a value that cannot stand.
+    Raises ConfigError for a value that is not allowed.
     """
 
     segment_bytes: int = 1 << 30
@@ -49,8 +50,8 @@ class LogConfig:
     """`segment.ms`: a segment is closed at the first append after this age, so that retention can reach it."""
 
     segment_jitter_ms: int = 0
-    """`segment.jitter.ms`: a segment is closed up to so much sooner than `segment_ms`, each by an amount of its
-    own, so that not all partitions begin one at once."""
+    """`segment.jitter.ms`: a segment is closed up to this much earlier than `segment_ms`, each by its own amount, so
+    that not all partitions begin a segment at once."""
 
     index_interval_bytes: int = 4096
     """`index.interval.bytes`: approximate bytes of log for each index entry."""
@@ -62,48 +63,49 @@ class LogConfig:
     """`max.message.bytes`: the largest record batch accepted from a client (1 MiB and 12 bytes of framing)."""
 
     stored_codec: StoredCodec | None = None
-    """`compression.type`: clients' batches are stored in this codec; None (`producer`): as they came."""
+    """`compression.type`: codec in which clients' batches are stored; None (`producer`): as they came."""
 
     retention_ms: int = 604800000
     """`retention.ms`: segments whose newest record is older are deleted; -1 keeps them for ever."""
 
     retention_bytes: int = -1
-    """`retention.bytes`: oldest segments are deleted beyond this; -1 means no bound."""
+    """`retention.bytes`: the oldest segments beyond this size are deleted; -1: no limit."""
 
     remote_storage: bool = False
     """`remote.storage.enable`: closed segments are copied to the object store."""
 
     local_retention_ms: int = 604800000
-    """`local.retention.ms`, at most `retention_ms`: copied segments whose newest record is older go from the disk; -1
-    keeps them as long as all others."""
+    """`local.retention.ms`, at most `retention_ms`: copied segments whose newest record is older are deleted from the
+    disk; -1: they stay as long as all others."""
 
     local_retention_bytes: int = -1
-    """`local.retention.bytes`, at most `retention_bytes`: oldest copied segments go from the disk beyond this."""
+    """`local.retention.bytes`, at most `retention_bytes`: the oldest copied segments beyond this are deleted from
+    disk."""
 
     compacted: bool = False
-    """`cleanup.policy` contains `compact`: of each key the last record stays, and a record without one is refused."""
+    """`cleanup.policy` contains `compact`: the last record of each key stays, and a record without a key is refused."""
 
     min_cleanable_dirty_ratio: float = 0.5
-    """`min.cleanable.dirty.ratio`: a log is compacted once more than so much of it was not yet."""
+    """`min.cleanable.dirty.ratio`: share of a log that must be uncompacted before it is compacted, from 0 to 1."""
 
     min_compaction_lag_ms: int = 0
     """`min.compaction.lag.ms`: a segment whose newest record is younger is not compacted."""
 
     max_compaction_lag_ms: int = INT64_MAX
-    """`max.compaction.lag.ms`: a record is not left uncompacted for longer, whatever the ratio."""
+    """`max.compaction.lag.ms`: the longest time that a record stays uncompacted, whatever the ratio."""
 
     delete_retention_ms: int = 24 * 3600 * 1000
-    """`delete.retention.ms`: how long a tombstone stays after it was first compacted."""
+    """`delete.retention.ms`: time that a tombstone stays after it was first compacted."""
 
     message_timestamp_type: str = CREATE_TIME
     """`message.timestamp.type`: CreateTime keeps the producer's timestamps, LogAppendTime sets the leader's."""
 
     timestamp_before_max_ms: int = INT64_MAX
-    """`message.timestamp.before.max.ms`: a record whose time lies further behind the broker's is refused."""
+    """`message.timestamp.before.max.ms`: a record is refused if its timestamp is further behind the broker's time."""
 
     timestamp_after_max_ms: int = INT64_MAX
-    """`message.timestamp.after.max.ms`: a record whose time lies further ahead of the broker's is refused. An hour is
-    the default of topics; a log that nobody has configured takes any time."""
+    """`message.timestamp.after.max.ms`: a record is refused if its timestamp is further ahead of the broker's time.
+    Topics have an hour by default; a log without settings accepts any time."""
 
     preallocate_bytes: int = 32 << 20
     """Largest step in which the active segment is allocated ahead of its data; 0 turns it off. Steps start small and
@@ -118,7 +120,7 @@ class LogConfig:
 
     @property
     def log_append_time(self) -> bool:
-        """Whether the leader sets the timestamps of records (`message.timestamp.type` is LogAppendTime)."""
+        """True if the leader sets the timestamps of records (`message.timestamp.type` is LogAppendTime)."""
         return self.message_timestamp_type == LOG_APPEND_TIME
 
     @property

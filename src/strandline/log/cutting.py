@@ -1,8 +1,8 @@
 """Cutting a partition's log: at its end, whole, and at its start.
 
-The order of steps is what a crash in between leaves: checkpoints that promise more are lowered first; producer state is
-rolled back before the offsets move (KAFKA-12153); names are gone durably before other data takes their place (KIP-101,
-KIP-279 for where a log is cut).
+The order of steps allows for a crash after any of them: checkpoints that promise more are lowered first; producer state
+is rolled back before the offsets move (KAFKA-12153); names are durably gone before other data takes their place
+(KIP-101 and KIP-279 say where a log is cut).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class LogCutter(LogState):
     __slots__ = ()
 
     def truncate_to(self, offset: int) -> Offset:
-        """Drop every batch that reaches `offset` or lies after it; returns the new log end, below `offset` if that was
-        in the middle of a batch. At or above the log end only epochs without records go (schedule 5: they may conflict
-        with the leader's).
+        """Drop every batch that reaches `offset` or lies after it. Return the new log end, which is below `offset` if
+        that was inside a batch. At or above the log end, only epochs without records are dropped (schedule 5: they may
+        conflict with the leader's).
 
         Producer state is rolled back before the offsets move (KAFKA-12153).
 
-        Raises KafkaError and StorageError as `append_as_leader`.
+        Raises KafkaError and StorageError as `append_as_leader` does.
         """
         self._check_usable()
         if offset >= self.log_end_offset:
@@ -45,10 +45,9 @@ class LogCutter(LogState):
         return self.log_end_offset
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the log is empty and begins at `offset` (the leader has nothing older, or a snapshot is
-        loaded).
+        """Drop everything; the empty log begins at `offset` (the leader has nothing older, or a snapshot is loaded).
 
-        Raises KafkaError and StorageError as `append_as_leader`.
+        Raises KafkaError and StorageError as `append_as_leader` does.
         """
         self._check_usable()
         self._cut(lambda now_ms: self._cut_whole(offset, now_ms))
@@ -62,9 +61,9 @@ class LogCutter(LogState):
     def _cut_end(self, offset: int, now_ms: int) -> None:
         """Drop every batch that reaches `offset` (below the log end) or lies after it.
 
-        Raises DiskError; NoSpaceLeft, or CORRUPT_MESSAGE where `offset` lies inside of what has rotted, with everything
-        as it was: a log that was cut before `offset` would lack committed records, and say no more that it has rotted
-        (schedule 88).
+        Raises DiskError. Raises NoSpaceLeft, or CORRUPT_MESSAGE if `offset` lies inside of a hole, with nothing
+        changed: a log cut before the hole would lack committed records, without saying any more that it has rotted
+            (schedule 88).
         """
         if self.swap is not None and offset < self.swap.end:
             self.swap.settle()
@@ -100,9 +99,9 @@ class LogCutter(LogState):
         self.move_end(new_end)
 
     def _cut_whole(self, offset: int, now_ms: int) -> None:
-        """Drop everything and begin at `offset`. Newest segments go first, so that a crash leaves a log without a gap.
+        """Drop everything and begin at `offset`. The newest segments are deleted first, so that a crash leaves no gap.
 
-        Raises DiskError; NoSpaceLeft with everything as it was.
+        Raises DiskError; NoSpaceLeft with nothing changed.
         """
         if self.swap is not None:
             self.swap.settle()  # schedule 75/a-cut-forgets-the-swap
@@ -124,8 +123,8 @@ class LogCutter(LogState):
             self.on_begun_anew()
 
     def _begin_earlier(self, offset: int, now_ms: int) -> None:
-        """An empty log begins at `offset` after all, with the batch that its start lies inside of. Who wrote what lies
-        before both stays known, durably (rule B24). Raises as `_cut_whole`."""
+        """Begin an empty log earlier, at `offset`: with the batch that the log start lies inside of. The producers of
+        the records before both offsets stay known, durably (rule B24). Raises as `_cut_whole` does."""
         producers, told = self.producers, self.snapshots.has(self.log_start_offset)
         self.producers = ProducerStates()
         self._cut_whole(offset, now_ms)
@@ -138,8 +137,8 @@ class LogCutter(LogState):
                 file.close()
 
     def _cut_start(self, offset: int) -> None:
-        """Make `offset` the log start; whole segments below it move to `removed`, and their producer snapshots stay as
-        long: a start that does not know of the new log start yet needs them (schedule 89). Raises DiskError."""
+        """Make `offset` the log start. Whole segments below it move to `removed`, and their producer snapshots stay as
+        long: until the new log start is durable, a start of the node needs them (schedule 89). Raises DiskError."""
         self.log_start_offset = Offset(offset)
         self.epochs.truncate_from_start(offset)
         while len(self.segments) > 1 and self.bases[1] <= offset:
@@ -153,13 +152,13 @@ class LogCutter(LogState):
             self.removed.append(segment)  # schedule 89/snapshots-go-before-the-log-start-is-durable
 
     def _is_whole(self, segment: Segment, position: int, header: BatchHeader) -> bool:
-        """The batch is what was written; its header alone may claim offsets that are not its own."""
+        """True if the batch is what was written; its header alone may claim offsets that are not its own."""
         data = pread_blocking(segment.file, header.size, position)
         return intact_end(data, header.base_offset, self.epochs, self.log_start_offset)[0] > 0
 
     def _lower_checkpoints(self, offset: int) -> None:
-        """Checkpoints that say more is durable are lowered before anything is cut. That takes space on the disk, which
-        the rest of a cut gives back; without any the cut can be tried again (schedule 57)."""
+        """Lower checkpoints above `offset` before anything is cut. Writing them takes disk space, which the rest of the
+        cut frees; if there is none, the cut can be tried again (schedule 57)."""
         if self.on_cut_below is None:
             return
         try:
@@ -170,7 +169,8 @@ class LogCutter(LogState):
             raise NoSpaceLeft(f"to write down that {self.topic_partition} is cut") from error
 
     def _delete_last_segment(self) -> None:
-        """Drop it durably, before anything else changes: after a power cut it would come back upon other data."""
+        """Delete the last segment durably, before anything else changes: a power cut could bring it back beside newer
+        data."""
         segment = self.segments.pop()
         self.bases.pop()
         self.cache.forget(segment)
@@ -180,12 +180,12 @@ class LogCutter(LogState):
         self.disk.sync_dir(self.directory)  # rule B8/cut-segments-come-back
 
     def delete_records_before(self, offset: int, *, keep_active: bool = False) -> None:
-        """Raise the log start to `offset` (the caller has clamped it at the high watermark, schedule 16). Segments that
-        lie wholly below leave the log at once, and the disk by `delete_oldest_removed` once the new log start is
-        durable. At the log end a new segment is begun, so that the active one goes as well, unless `keep_active`.
+        """Raise the log start to `offset`, which the caller has clamped at the high watermark (schedule 16). Segments
+        wholly below it leave the log at once, and the disk by `delete_oldest_removed` once the new log start is
+        durable. At the log end a new segment is begun, so that the active one can go as well, unless `keep_active`.
 
         Raises:
-            KafkaError: OFFSET_OUT_OF_RANGE beyond the log end.
+            KafkaError: OFFSET_OUT_OF_RANGE if `offset` is beyond the log end.
             StorageError: the disk failed; the log is fenced from now on.
         """
         if offset > self.log_end_offset:
@@ -205,7 +205,7 @@ class LogCutter(LogState):
             mark("no-room-to-begin-anew")  # the active segment stays until there is
 
     async def delete_oldest_removed(self) -> None:
-        """The oldest segment of `removed`, with its snapshot; that their names are gone is not durable yet."""
+        """Delete the oldest segment of `removed` and its snapshot; that their names are gone is not durable yet."""
         segment = self.removed.pop(0)
         self.snapshots.delete_below((self.removed or self.segments)[0].base_offset)
         await segment.delete_slowly()

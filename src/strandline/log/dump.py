@@ -1,7 +1,7 @@
-"""Looking into the files of a log, damaged ones too: what `strandline log dump` prints. Nothing is changed.
+"""Reading of a log directory's files, damaged ones included, for `strandline log dump`. Nothing is changed.
 
-Every function yields what it finds in order; what does not make sense is a `Problem` at its place, and the walk goes on
-behind it where that is possible.
+Every function yields the contents in order. Bytes that make no sense are yielded as a `Problem` with their position,
+and reading goes on after them if possible.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class DumpedBatch:
     header: BatchHeader
     crc_holds: bool
     records: list[Record] | None
-    """Records of the batch; None unless they were asked for. A marker has none."""
+    """Records of the batch; None unless decoding was requested. A marker has none."""
     marker: Marker | None = None
-    """End of a transaction, if it is that."""
+    """Marker that ends a transaction; None if the batch is not one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Padding:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Bytes that are not what the file's name promises."""
+    """Bytes that do not match the file's format."""
 
     position: int
     reason: str
@@ -115,10 +115,10 @@ Dumped = DumpedBatch | IndexEntry | TimeIndexEntry | AbortedEntry | SnapshotRow 
 
 
 def dump_file(disk: Disk, path: str, *, decode: bool = False) -> Iterator[Dumped]:
-    """Contents of a file, by its name. `decode` opens the batches' records as well.
+    """Yield the contents of a file, whose kind is told by its name. `decode` also decodes the batches' records.
 
     Raises:
-        ConfigError: a name that is not one of a log directory.
+        ConfigError: the name is not one of a log directory's files.
         FileNotFoundError, DiskError
     """
     name = path.rpartition("/")[2]
@@ -144,7 +144,7 @@ def dump_file(disk: Disk, path: str, *, decode: bool = False) -> Iterator[Dumped
 
 
 def dump_log(disk: Disk, path: str, *, decode: bool = False) -> Iterator[DumpedBatch | Padding | Problem]:
-    """The batches of a segment. Behind a damaged place the next batch that holds its CRC is looked for."""
+    """Yield the batches of a segment. After damage, the next batch whose CRC matches is searched for."""
     file = disk.open(path)
     try:
         yield from _walk(file, decode)
@@ -196,7 +196,7 @@ def _dump_batch(data: bytes, position: int, header: BatchHeader, decode: bool) -
 
 
 def dump_index(disk: Disk, path: str) -> Iterator[IndexEntry | Problem]:
-    """Entries of an offset index."""
+    """Yield the entries of an offset index."""
     base_offset = _base_offset(path)
     data = read_file(disk, path)
     last = (-1, -1)
@@ -211,7 +211,7 @@ def dump_index(disk: Disk, path: str) -> Iterator[IndexEntry | Problem]:
 
 
 def dump_time_index(disk: Disk, path: str) -> Iterator[TimeIndexEntry | Problem]:
-    """Entries of a time index."""
+    """Yield the entries of a time index."""
     base_offset = _base_offset(path)
     data = read_file(disk, path)
     last = (-1, -1)
@@ -226,7 +226,7 @@ def dump_time_index(disk: Disk, path: str) -> Iterator[TimeIndexEntry | Problem]
 
 
 def dump_aborted(disk: Disk, path: str) -> Iterator[AbortedEntry | Problem]:
-    """Entries of an index of aborted transactions."""
+    """Yield the entries of an index of aborted transactions."""
     base_offset = _base_offset(path)
     data = read_file(disk, path)
     for position in range(0, len(data) - ABORTED_ENTRY_BYTES + 1, ABORTED_ENTRY_BYTES):
@@ -242,7 +242,7 @@ def dump_aborted(disk: Disk, path: str) -> Iterator[AbortedEntry | Problem]:
 
 
 def dump_snapshot(disk: Disk, path: str) -> Iterator[SnapshotRow | Problem]:
-    """Rows of a producer snapshot: one a batch remembered, up to five a producer, the newest last."""
+    """Yield the rows of a producer snapshot: one for each remembered batch, up to five a producer, the newest last."""
     try:
         yield from decode_snapshot(read_file(disk, path))
     except SnapshotDamaged as error:
@@ -250,7 +250,7 @@ def dump_snapshot(disk: Disk, path: str) -> Iterator[SnapshotRow | Problem]:
 
 
 def dump_checkpoint(disk: Disk, path: str) -> Iterator[Line | Problem]:
-    """Lines of an offset or epoch checkpoint."""
+    """Yield the lines of an offset or epoch checkpoint."""
     try:
         yield from decode_checkpoint(
             path,
@@ -264,7 +264,7 @@ def dump_checkpoint(disk: Disk, path: str) -> Iterator[Line | Problem]:
 
 
 def dump_properties(disk: Disk, path: str) -> Iterator[Line]:
-    """Properties and their values."""
+    """Yield the properties of a file with their values."""
     for key, value in decode_properties(read_file(disk, path)).items():
         yield Line((key, value))
 

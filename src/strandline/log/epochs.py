@@ -1,12 +1,13 @@
-"""Leader epochs of a log: where each epoch's records begin. The ground of truncation (KIP-101, KIP-279; schedules 1 to
-5).
+"""Leader epochs of a log: the offsets at which each epoch's records begin, by which logs are truncated (KIP-101,
+KIP-279; schedules 1 to 5).
 
-What was read from a segment is held against them, for it is what was written or nobody gets it. The CRC of a batch
-covers all of it but base offset, length, leader epoch and format: these are known without the file.
+Data read from a segment are checked against them, so that a reader gets what was written or nothing. The CRC of a batch
+covers all of it except base offset, length, leader epoch and format, whose right values are known without the file.
 
-A log that is opened reads them from `leader-epoch-checkpoint`, Kafka's text file, which has no checksum. A flipped bit
-in it makes a well-formed entry that is wrong, by which a follower cuts its log at a wrong place (schedule 70). Every
-batch's header has its epoch, so the file is checked where epochs begin, and where it is wrong the batches tell.
+A log reads them on opening from `leader-epoch-checkpoint`, Kafka's text file, which has no checksum. A flipped bit in
+it makes a well-formed entry that is wrong, by which a follower cuts its log at a wrong place (schedule 70). Every
+batch's header has its epoch, so the file is checked where epochs begin, and if it is wrong the epochs are read from the
+batches.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ OFFSET_MAX = (1 << 63) - 1
 
 
 class LeaderEpochs:
-    """Epochs and their start offsets, in memory and whole; the file is `leader-epoch-checkpoint`, written by whoever
-    syncs.
+    """All epochs of a log with their start offsets, in memory; the syncing code writes them to
+    `leader-epoch-checkpoint`.
 
     Invariants:
-    - epochs rise strictly, and so do start offsets except for empty epochs, which `assign` removes (schedule 5);
-    - `version` counts changes, `written` is the version that the file is known to hold.
+    - epochs rise strictly, and so do start offsets, except for empty epochs, which `assign` removes (schedule 5);
+    - `version` counts changes; `written` is the version that the file is known to hold.
     """
 
     __slots__ = ("_epochs", "_starts", "version", "written")
@@ -52,21 +53,21 @@ class LeaderEpochs:
 
     @property
     def dirty(self) -> bool:
-        """The file may differ from memory."""
+        """True if the file may differ from memory."""
         return self.version != self.written
 
     @property
     def latest(self) -> LeaderEpoch:
-        """The newest epoch known, with records or without; -1 if none."""
+        """Newest known epoch, with or without records; -1 if there is none."""
         return LeaderEpoch(self._epochs[-1] if self._epochs else -1)
 
     def entries(self) -> list[tuple[int, int]]:
-        """(epoch, start offset), oldest first."""
+        """Return (epoch, start offset) of each epoch, oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """`epoch` begins at `start_offset`, unless it is the latest already. Entries that contradict it are removed: an
-        epoch without records, and an epoch of records that are gone (schedule 5). True if anything changed.
+        """Let `epoch` begin at `start_offset`, unless it is the latest already. Entries that contradict it are removed:
+        epochs without records, and epochs whose records are gone (schedule 5). Return True if anything changed.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"epoch {epoch} from offset {start_offset}")
@@ -81,7 +82,7 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[LeaderEpoch, Offset]:
-        """The largest known epoch that is <= `epoch`, and the offset at which it ends; (-1, -1) if there is none."""
+        """Return the largest known epoch <= `epoch`, and its end offset; (-1, -1) if there is none."""
         i = bisect_right(self._epochs, epoch) - 1
         if i < 0:  # rule B8/only-exact-epochs-are-known
             return LeaderEpoch(-1), Offset(-1)
@@ -89,24 +90,25 @@ class LeaderEpochs:
         return LeaderEpoch(self._epochs[i]), Offset(end)
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
-        """The epoch of the record at `offset`; -1 before the first known one."""
+        """Return the epoch of the record at `offset`; -1 before the first known one."""
         i = bisect_right(self._starts, offset) - 1
         return LeaderEpoch(self._epochs[i] if i >= 0 else -1)
 
     def span_at(self, offset: int) -> tuple[int, int]:
-        """The epoch of the record at `offset` (-1 before the first known one), and where the next epoch begins."""
+        """Return the epoch of the record at `offset` (-1 before the first known one), and where the next epoch
+        begins."""
         i = bisect_right(self._starts, offset)
         return self._epochs[i - 1] if i else -1, self._starts[i] if i < len(self._starts) else OFFSET_MAX
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or after the new end."""
+        """Remove epochs that begin at or after the new end."""
         while self._starts and self._starts[-1] >= end_offset:
             self._starts.pop()
             self._epochs.pop()
             self.version += 1
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended before the new start; the one that contains it begins there now."""
+        """Remove epochs that ended before the new start; the epoch that contains it begins there now."""
         i = bisect_right(self._starts, start_offset) - 1
         if i < 0 or (i == 0 and self._starts[0] == start_offset):
             return
@@ -116,12 +118,12 @@ class LeaderEpochs:
         self.version += 1
 
     def bound(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Forget epochs that end before the log's start, and those that begin at its end or after."""
+        """Remove epochs that end before the log's start, and those that begin at its end or after."""
         self.truncate_from_end(log_end_offset)
         self.truncate_from_start(log_start_offset)
 
     def clear(self) -> None:
-        """Forget everything: the log starts anew elsewhere."""
+        """Remove everything: the log starts anew elsewhere."""
         self.version += 1
         self._epochs.clear()
         self._starts.clear()
@@ -130,10 +132,10 @@ class LeaderEpochs:
 def intact_end(
     data: Buffer, offset: int, epochs: LeaderEpochs, log_start_offset: int, limit_offset: int = OFFSET_MAX
 ) -> tuple[int, int]:
-    """Find how far `data`, which were read at a boundary where `offset` begins, are whole batches as they were written,
-    none of which reaches `limit_offset`.
+    """Find the end of the whole batches, as they were written, that `data` begin with; the first must begin at
+    `offset`, and none reaches `limit_offset`.
 
-    Returns the position behind the last of them, and the offset that follows.
+    Return the position after the last of them, and the offset that follows.
     """
     position, end = 0, len(data)
     # rule B19/deleted-epochs-are-rot
@@ -149,7 +151,7 @@ def intact_end(
 
 
 def why_not_intact(data: Buffer, offset: int, epoch: int) -> str:
-    """Reason the batch that `data` begin with is not the one of this offset and epoch that was written."""
+    """Return the reason that the batch at the start of `data` is not the one written for this offset and epoch."""
     try:
         header = sized_header(data, 0, len(data))
         BatchJudge(offset).check_place(header)
@@ -162,7 +164,7 @@ def why_not_intact(data: Buffer, offset: int, epoch: int) -> str:
 
 
 def load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
-    """Epochs that the checkpoint has; None where it is missing or no checkpoint."""
+    """Load the epochs of the checkpoint; None if it is missing or damaged."""
     path = f"{directory}/{LEADER_EPOCHS}"
     if not disk.exists(path):
         return None
@@ -173,7 +175,7 @@ def load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
 
 
 def epochs_from_batches(segments: Sequence[Segment]) -> LeaderEpochs:
-    """Epochs by the header of every batch; epochs without records are lost. Raises KafkaError where a batch is
+    """Return the epochs by the header of every batch; epochs without records are lost. Raises KafkaError if a batch is
     damaged."""
     epochs = LeaderEpochs()
     for segment in segments:
@@ -186,8 +188,8 @@ def epochs_from_batches(segments: Sequence[Segment]) -> LeaderEpochs:
 
 
 def epochs_agree(epochs: LeaderEpochs, segments: Sequence[Segment], log_start_offset: int, log_end_offset: int) -> bool:
-    """Whether the batches on both sides of each epoch's start, and the first and the newest, are of the epochs that the
-    entries say."""
+    """True if the batches on both sides of each epoch's start, and the first and the newest batch, have the epochs that
+    the entries say."""
     starts = [start for _, start in epochs.entries()]
     offsets = {log_start_offset, *starts, *(start - 1 for start in starts), log_end_offset - 1}
     return all(

@@ -1,9 +1,9 @@
-"""Findings: what recovery found in a node's logs, told to the controller, which decides by it who may lead after a
-crash.
+"""Findings: what recovery found in a node's logs, reported to the controller, which decides with them which replica may
+lead after a crash.
 
-A finding must not be forgotten before the controller has it. A tail that was cut, or a partition that is made anew
-where one was missing, looks whole to the next start. So what is not intact is written down first, in
-`recovery-findings`, and stays there until the registration that told of it is committed.
+A finding must not be lost before the controller has it. A log whose tail was cut, or a partition made anew for a
+missing one, looks whole to the next start. So findings that are not intact are written to `recovery-findings` first,
+and stay there until the registration that reported them is committed.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ log = structlog.get_logger("strandline.log")
 FINDINGS = "recovery-findings"
 
 UNKNOWN_END = Offset(-1)
-"""The end of a log that could not be opened."""
+"""End offset of a log that could not be opened."""
 
 
 class LogCondition(IntEnum):
-    """Degree to which a log still has what it once held, the worst last. The numbers are on the wire and on disk."""
+    """Degrees of damage to a log, from best to worst. The numbers are used on the wire and on disk."""
 
     INTACT = 0
     """Every byte that recovery read is part of a whole batch, up to zeros or the end of the file."""
     CUT = 1
-    """A tail was cut that was no zeros: a torn write, or a batch that rotted. They look alike."""
+    """A tail that was not zeros was cut: a torn write or a rotten batch, which look alike."""
     LACKING = 2
-    """It ends below what the directory's own checkpoints prove, is missing though they name it, or was refused; or the
-    whole directory that had it was replaced, taken away, or is an older copy."""
+    """The log ends below what the directory's own checkpoints prove, is missing though they name it, or was refused; or
+    its whole directory was replaced, taken away, or is an older copy."""
     AWAY = 3
-    """Its directory is offline, one of several: nothing is known of the log, and it is not served."""
+    """Its directory, one of several, is offline: nothing is known of the log, and it is not served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class RecoveryFinding:
     """Finding about one partition's log.
 
     Attributes:
-        topic_id: zero where nothing tells it any more: the directory is gone.
-        log_end_offset: after recovery; -1 where the log cannot be used.
-        last_epoch: leader epoch of the last record; -1 where there is none, or the log cannot be used.
+        topic_id: topic's id; zero if it is not known, as the directory is gone.
+        log_end_offset: end after recovery; -1 if the log cannot be used.
+        last_epoch: leader epoch of the last record; -1 if there is none, or the log cannot be used.
     """
 
     topic_id: TopicId
@@ -61,11 +61,11 @@ NOTHING_LEFT = RecoveryFinding(ZERO_UUID, UNKNOWN_END, NO_EPOCH, LogCondition.LA
 
 
 class Findings:
-    """The findings of this start, made worse by those of earlier starts that the controller has not heard of.
+    """Findings of this start, made worse by those of earlier starts that the controller does not have yet.
 
     Invariants:
-    - after `keep` everything here that is not intact is durable;
-    - nothing leaves the file but by `committed`.
+    - after `keep`, every finding that is not intact is durable;
+    - findings leave the file only by `committed`.
     """
 
     def __init__(self, disk: Disk, directory: str, present: Iterable[TopicPartition]) -> None:
@@ -78,7 +78,8 @@ class Findings:
         self._kept = dict(self._earlier)
 
     def _read(self, present: Iterable[TopicPartition]) -> dict[TopicPartition, LogCondition]:
-        """A file that does not parse must not make anything look better than it is: then every log is doubtful."""
+        """Read the findings of earlier starts. If the file does not parse, every log counts as cut, so that none looks
+        better than it is."""
         if not self._disk.exists(self._path):
             return {}
         advice = "Nothing is to be done: every log here counts as cut."
@@ -89,7 +90,7 @@ class Findings:
             return dict.fromkeys(present, LogCondition.CUT)
 
     def add(self, tp: TopicPartition, finding: RecoveryFinding) -> None:
-        """Take note. What an earlier start found, or this one a moment ago, is not taken back."""
+        """Add a finding. It does not improve one of an earlier start, or an earlier one of this start."""
         known = self._found.get(tp)
         worst = max(
             finding.condition,
@@ -99,7 +100,8 @@ class Findings:
         self._found[tp] = RecoveryFinding(finding.topic_id, finding.log_end_offset, finding.last_epoch, worst)
 
     def add_missing(self, proven: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Partitions that have no log here: `proven` by the checkpoints, or named by an earlier start. The former."""
+        """Add the partitions that have no log here: those `proven` by the checkpoints, and those of earlier starts.
+        Return the former."""
         lacking = [tp for tp in proven if tp not in self._found]
         for tp in lacking:
             self._found[tp] = NOTHING_LEFT
@@ -110,17 +112,17 @@ class Findings:
 
     @property
     def all(self) -> Mapping[TopicPartition, RecoveryFinding]:
-        """Findings that are to be told."""
+        """Findings to report."""
         return self._found
 
     def unkept(self) -> list[TopicPartition]:
-        """Findings whose condition is worse than what is on disk."""
+        """Return the partitions whose finding is worse than the one on disk."""
         return [
             tp for tp, finding in self._found.items() if finding.condition > self._kept.get(tp, LogCondition.INTACT)
         ]
 
     def keep(self) -> None:
-        """Make them durable: before a tail is cut, or a partition is made anew. Raises DiskError."""
+        """Make the findings durable, before a tail is cut or a partition is made anew. Raises DiskError."""
         if self.unkept():  # schedule 45/findings-are-not-kept
             worse = {tp: one.condition for tp, one in self._found.items() if one.condition > LogCondition.INTACT}
             lines = (f"{tp.topic} {tp.partition} {worse[tp].name.lower()}" for tp in sorted(worse))
@@ -128,15 +130,15 @@ class Findings:
             self._kept = worse
 
     def drop(self, tp: TopicPartition) -> None:
-        """The partition lies in another directory of the node, and what was here counts no more."""
+        """Drop a partition's finding, because the partition lies in another directory of the node."""
         self._found.pop(tp, None)
 
     def distrust(self, tp: TopicPartition) -> None:
-        """Whatever the log looks like, it may lack what it had: it is an older copy."""
+        """Mark a log as lacking records, whatever it looks like, because it is an older copy."""
         self._found[tp] = replace(self._found[tp], condition=LogCondition.LACKING)
 
     def committed(self) -> None:
-        """The controller has them: from now on the metadata know. Raises DiskError."""
+        """Forget the findings, and their file: the controller has them in the metadata. Raises DiskError."""
         self._found.clear()
         self._earlier.clear()
         if self._disk.exists(self._path):

@@ -1,18 +1,19 @@
-"""Whether a disk has free space: full at once, and with space again only once that has lasted (schedule 57).
+"""Judgement whether a disk has free space: full at once, but with space again only after that has lasted (schedule 57).
 
-A broker whose disk is full gives away its leaderships and leaves the ISRs, and takes part again with space. Each way
-costs an election. So the two bounds lie apart, and a disk that fills up again soon has to have space for longer.
+A broker whose disk is full gives up its leaderships and leaves the ISRs, and returns once there is space. Each way
+costs an election. So the two bounds lie apart, and a disk that fills up again soon must have space for longer the next
+time.
 """
 
 from __future__ import annotations
 
 RESERVE_BYTES, RESERVE_SHARE = 64 << 20, 1 / 64
-"""With less than both left the disk is full although no write has failed yet: what is left is for the metadata log and
-the checkpoints, by which this node hears of elections and tells what it has, and for deletions. The first is the
-default of log.dir.reserve.bytes, the second bounds it on a small disk."""
+"""Bytes, and share of the disk, below both of which it counts as full although no write has failed yet. The rest is
+kept for the metadata log and the checkpoints, by which this node hears of elections and reports its state, and for
+deletions. The first is the default of log.dir.reserve.bytes, the second bounds it on a small disk."""
 
 ENOUGH_FACTOR = 2
-"""Multiple of the bound above which the disk has space again."""
+"""Multiple of the reserve above which the disk has space again."""
 
 HOLD_MS = 1_000.0
 """Milliseconds that space has to last before it counts."""
@@ -23,22 +24,22 @@ CALM_MS = 60_000.0
 
 
 def reserve_of(reserve_bytes: int, total_bytes: int) -> int:
-    """Bytes that log.dir.reserve.bytes holds back on a disk of `total_bytes`: on a small one its share."""
+    """Return the bytes that log.dir.reserve.bytes reserves on a disk of `total_bytes`: on a small disk its share."""
     return int(min(reserve_bytes, total_bytes * RESERVE_SHARE))
 
 
 class FreeSpace:
-    """The free space of one disk, as it is judged. Time and sizes are arguments.
+    """Free space of one disk, as it is judged. Time and sizes are arguments.
 
     Invariants:
-    - a write that found no space makes the disk full, whatever the file system says is left: a quota is not told there;
-    - while it is full it has space again only after a time in which every look found enough, and no write found none.
+    - a write that found no space makes the disk full, whatever the file system reports as free, as that ignores quotas;
+    - a full disk has space again only after a time in which every look found enough, and no write failed for space.
     """
 
     def __init__(self, reserve_bytes: int = RESERVE_BYTES) -> None:
-        """`reserve_bytes`: log.dir.reserve.bytes; with 0 only a write that fails shows that the disk is full."""
+        """`reserve_bytes`: log.dir.reserve.bytes; at 0 only a failed write shows that the disk is full."""
         self.reserve_bytes = reserve_bytes
-        """May change; counts from the next look on."""
+        """May be changed; takes effect at the next look."""
         self.full = False
         """True while writes are expected to fail."""
         self._hold_ms = HOLD_MS
@@ -46,7 +47,7 @@ class FreeSpace:
         self._back_ms = float("-inf")
 
     def ran_out(self, now_ms: float) -> bool:
-        """A write found no space; true if that is new."""
+        """Take note of a write that found no space; True if the disk was not full before."""
         self._enough_since_ms = None
         if self.full:
             return False
@@ -57,7 +58,7 @@ class FreeSpace:
         return True
 
     def looked(self, free_bytes: int, total_bytes: int, now_ms: float) -> bool:
-        """Take note of what is left, in bytes; true if the disk is full now and was not, or has space and had none."""
+        """Take note of the free bytes; True if the disk became full, or has space again."""
         reserve_bytes = reserve_of(self.reserve_bytes, total_bytes)
         if not self.full:
             nothing = free_bytes < reserve_bytes or not free_bytes

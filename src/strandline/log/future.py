@@ -1,12 +1,12 @@
-"""A replica's log on its way to another log directory of the node (KIP-113): copied as a follower copies its leader's.
+"""A replica's log on its way to another log directory of the node (KIP-113), copied as a follower copies its leader's.
 
-Until it is whole it lies in `<topic>-<partition>.<unique>-future`, which a start deletes. Then, without a turn of the
-event loop in between:
+Until it is whole it lies in `<topic>-<partition>.<unique>-future`, which a start deletes. Then these steps follow,
+without a turn of the event loop in between:
 
 | step | after a crash |
 |---|---|
-| the last bytes, epochs and producers are appended; all is synced | the copy is deleted |
-| it gets the replica's name, durably | it is set aside as a stray: `replica-directories` names the other one |
+| the last batches, epochs and producers are appended; all is synced | the copy is deleted |
+| the copy gets the replica's name, durably | it is set aside as a stray: `replica-directories` names the old one |
 | its log start is durable in its directory | the same |
 | `replica-directories` names its directory, durably | it counts, and the old log is set aside |
 | the old directory is set aside and deleted | nothing is left to do |
@@ -27,15 +27,16 @@ from strandline.proto.ports import Clock
 
 
 class FutureLog:
-    """A copy in the making.
+    """A copy of a log in the making.
 
     Invariants:
-    - it is a prefix of the current log as long as that is not cut (`current.cuts` is what it was at the beginning);
-    - it has the replica's own name within one turn of the loop alone, unless it has taken the replica's place.
+    - it is a prefix of the current log as long as that was not cut (`current.cuts` is unchanged);
+    - it has the replica's own name only within one turn of the loop, unless it has replaced the replica's log.
     """
 
     def __init__(self, log_dir: LogDir, current: PartitionLog, clock: Clock, number: int) -> None:
-        """Begin it, in `log_dir`. `number`: names it within a millisecond. Raises NoSpaceLeft, StorageError."""
+        """Begin a copy in `log_dir`. `number` tells apart copies of one millisecond. Raises NoSpaceLeft,
+        StorageError."""
         self.log_dir = log_dir
         self.current = current
         self.cuts = current.cuts
@@ -60,8 +61,8 @@ class FutureLog:
         self.log.must_sync([], [metadata], [self.directory, log_dir.path])
 
     def _begin_as(self, current: PartitionLog) -> None:
-        """Begin it at the log start, and with the producers of what lies before: no batch tells of them (schedule
-        86)."""
+        """Begin the copy at the log start, with the producers of the records before it: no batch names them
+        (schedule 86)."""
         copy, start = self.log, current.log_start_offset
         copy.truncate_fully_and_start_at(start)
         if not current.lacks_producers():  # rule B24/moved-logs-forget-deleted-records
@@ -89,35 +90,36 @@ class FutureLog:
 
     @property
     def stands(self) -> bool:
-        """Whether it is still a prefix of the current log, and can be gone on with."""
+        """True if the copy is still a prefix of the current log, so that copying can go on."""
         current = self.current
         # rule B12/a-copy-of-a-cut-log-goes-on
         return self.cuts == current.cuts and self.log.log_end_offset >= current.log_start_offset
 
     def append(self, batches: bytes) -> None:
-        """Go on with what follows in the current log. Raises KafkaError, StorageError as `append_as_follower`."""
+        """Append the batches that follow in the current log. Raises KafkaError, StorageError as `append_as_follower`
+        does."""
         self.log.config = self.current.config
         self.log.append_as_follower(memoryview(batches))
 
     def raise_start(self) -> None:
-        """Delete here too what the current log has deleted. Raises StorageError."""
+        """Delete the records that the current log has deleted. Raises StorageError."""
         self.log.delete_records_before(self.current.log_start_offset, keep_active=True)
 
     async def sync(self) -> None:
-        """Make what was copied durable, off the loop: so that little is left for the end. Raises DiskError."""
+        """Sync what was copied, off the loop, so that the last sync is short. Raises DiskError."""
         files, directories = self.log.begin_sync()
         await self.log_dir.disk.sync(files, directories)
         self.log.end_sync()
 
     def finish(self) -> PartitionLog:
-        """All of the current log is here: the rest of what that knows too, durably and under the replica's name. The
-        log to go on with; it counts only once `LogDirs.moved` says so. Blocking.
+        """Complete a copy that has all batches: add the rest of the log's state, durably and under the replica's name.
+        Return the log to go on with, which counts only once `LogDirs.moved` records it. Blocking.
 
-        Raises KafkaError, StorageError, CorruptLogError, DiskError: nothing has come of it.
+        Raises KafkaError, StorageError, CorruptLogError, DiskError: the replica stays as it was.
         """
         current, disk = self.current, self.log_dir.disk
         self.raise_start()
-        self.log.producers = current.producers  # retention may have taken the records that a copy would know them by
+        self.log.producers = current.producers  # retention may have deleted the batches that name them
         self.log.close()  # rule B12/a-copy-is-not-synced
         path = f"{self.log_dir.path}/{current.topic_partition}"
         disk.rename(self.directory, path)
@@ -126,7 +128,7 @@ class FutureLog:
         new = self.log = self._open(LastLife(clean=True, log_start_offset=current.log_start_offset), sync=False)
         new.producers = current.producers
         new.epochs.clear()
-        for epoch, start in current.epochs.entries():  # one that has no records yet too
+        for epoch, start in current.epochs.entries():  # including one that has no records yet
             new.epochs.assign(epoch, start)
         new.sync_now()
         ensure(
@@ -151,4 +153,4 @@ class FutureLog:
 
 
 BROKEN = (StorageError, DiskError, CorruptLogError, FileNotFoundError)
-"""Errors that end a copy: of its disk, or of that of the log it is made of."""
+"""Errors that end a copy: of its own disk, or of the disk of the log that is copied."""

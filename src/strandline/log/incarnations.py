@@ -26,29 +26,29 @@ log = structlog.get_logger("strandline.log")
 INCARNATIONS = "incarnations"
 
 INCARNATIONS_MAX = 1000
-"""A node that never reaches a controller gives up after a minute and is started again by its supervisor: this is most
-of a day. Of more lives the oldest is kept, which was registered, and the newest."""
+"""Maximum incarnation ids that are kept. A node that never reaches a controller gives up after a minute and is started
+again by its supervisor: this is most of a day. If there are more, the oldest (which was registered) and the newest are
+kept."""
 
 
 def incarnation_of_epoch(broker_epoch: int) -> UUID:
-    """Id that stands for an incarnation of which only the broker epoch is known, in the place of an id that is
-    drawn."""
+    """Return the id that stands for an incarnation of which only the broker epoch is known, instead of a random id."""
     return UUID(int=broker_epoch)
 
 
 class Incarnations:
     """The incarnation ids of a directory, oldest first.
 
-    By them an older copy of a directory is told from the directory itself. A copy that was made while another process
-    ran, or a snapshot that is put back, looks whole: its logs agree with its own checkpoints. But the controller has
-    the incarnation id of the process that registered last, and the copy has never heard of it.
+    They distinguish a directory from an older copy of it. A copy made while another process ran, or a restored
+    snapshot, looks whole: its logs agree with its own checkpoints. But the controller has the incarnation id of the
+    process that registered last, which the copy lacks.
 
-    A registration may be committed without its process learning of that. So the directory keeps the ids of all lives
+    A registration may be committed without its process learning of it. So the directory keeps the ids of all lives
     since the last one that is known to have been registered, and each registration sends them.
 
-    A build that knows nothing of this file leaves no ids in it, and its directory would look like a copy. What it does
-    leave, if it stopped in good order, is the clean mark with the broker epoch of its registration. So the life that
-    stopped so is kept too, under its epoch (`incarnation_of_epoch`).
+    A build without this file adds no ids, so its directory would look like a copy. If it stopped cleanly, it leaves the
+    clean-shutdown marker with the broker epoch of its registration. So that life is kept, too, under its epoch
+    (`incarnation_of_epoch`).
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -56,10 +56,10 @@ class Incarnations:
         self._path = f"{directory}/{INCARNATIONS}"
         self._ids = self._read()
         self.noted = False
-        """The disk knows that the present life uses the directory."""
+        """True once the disk names the present life as a user of the directory."""
 
     def _read(self) -> tuple[UUID, ...]:
-        """Ids that stand in either of the file and its copy: a process that is named has used the directory."""
+        """Return the ids in the file or in its copy: a process named in either of them has used the directory."""
         advice = "Nothing is to be done: this node's replicas count as lost until they have caught up."
         try:
             either = read_twice(self._disk, self._path, decode_id, advice)
@@ -74,8 +74,8 @@ class Incarnations:
         return self._ids
 
     def stopped(self, broker_epoch: int) -> None:
-        """The directory is as the process with this broker epoch left it in good order: durable before its mark goes,
-        for a start that is cut short would leave neither. Raises DiskError."""
+        """Add the process with this broker epoch, which left the directory in good order. Durable before its marker is
+        deleted, as a start cut short would leave neither. Raises DiskError."""
         if broker_epoch < 0 or (life := incarnation_of_epoch(broker_epoch)) in self._ids:
             return
         self._ids = (life, *self._ids)  # in front: of too many lives the oldest stays
@@ -85,10 +85,10 @@ class Incarnations:
             log.warning("no room to note which process stopped in good order here", path=self._path)
 
     def begin(self, incarnation_id: UUID) -> None:
-        """A life begins: durable before anybody hears of it.
+        """Add the id of the life that begins; durable before another node hears of it.
 
-        On a full disk it goes on all the same. Only if its registration is committed, and it never learns of that, does
-        the next life count as a copy: which costs a catching up and no data.
+        A full disk does not stop this. The next life counts as a copy then only if this one's registration is committed
+        and it never learns of that. That costs catching up, and no data.
 
         Raises DiskError.
         """
@@ -104,7 +104,7 @@ class Incarnations:
             log.warning("no room to note that this process uses the directory", path=self._path)
 
     def registered(self, incarnation_id: UUID) -> None:
-        """The present life's registration is committed: no earlier one matters any more. Raises DiskError."""
+        """Drop the ids of earlier lives, because the present life's registration is committed. Raises DiskError."""
         self._ids = (incarnation_id,)
         try:
             self._write()
@@ -123,12 +123,12 @@ _TAKEN_BACK = b"taken back"
 
 
 class Boots:
-    """The file, and what it says of this boot.
+    """The file `.boot-id` of a directory, and its meaning for the present boot of the machine.
 
-    Two facts about the boot are kept: in which one a process last *used* the directory, noted before anything else of
-    it is changed, and in which one the logs were last *recovered*, noted when all of them were. A process that begins
-    in the boot in which the directory was recovered finds every write of the processes before it. One that begins in a
-    boot in which nobody has used it yet finds what is on the disk, and nothing that is in the page cache alone.
+    It holds two boots: the one in which a process last *used* the directory, written before anything else is changed,
+    and the one in which the logs were last *recovered*, written after all of them were. A process that begins in the
+    boot of the last recovery finds every write of the processes before it. One that begins in a boot in which no
+    process has used the directory yet reads what is on the disk, and nothing that is only in the page cache.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -161,16 +161,17 @@ class Boots:
 
     @property
     def recovered(self) -> bool:
-        """The logs were recovered in this boot: every completed write since is still there."""
+        """True if the logs were recovered in this boot: every completed write since is still there."""
         return bool(self._now) and self._now == self._recovered
 
     def note_used(self) -> None:
-        """A process of this boot begins to use the directory. Raises DiskError."""
+        """Record that a process of this boot uses the directory. Raises DiskError."""
         if self._now != self._used:  # rule A9/boot-noted-when-all-is-well
             self._write(self._recovered, self._now)
 
     def note_recovered(self) -> None:
-        """The logs are recovered. Not before: a power cut before this point is another one for the next start.
+        """Record that the logs are recovered. Not to be called earlier: after a power cut before it, the next start
+        must recover as well.
 
         Raises DiskError.
         """
@@ -178,7 +179,7 @@ class Boots:
             self._write(self._now, self._now)
 
     def _write(self, recovered: str, used: str) -> None:
-        """On a full disk the file goes, for which no room is needed: then nothing is known of either boot."""
+        """Write the file. On a full disk delete it, which takes no space: then nothing is known of either boot."""
         try:
             write_file_durably(
                 self._disk, self._path, with_checksum(encode_properties({_RECOVERED: recovered, _USED: used}))
@@ -192,11 +193,11 @@ class Boots:
 
 
 def take_clean_mark(disk: Disk, directory: str, incarnations: Incarnations) -> int | None:
-    """The broker epoch of the last process if it stopped cleanly, else None. The mark is gone durably when this returns
-    (KAFKA-10471), and what it proves of that life stands among the `incarnations`.
+    """Return the broker epoch of the last process if it stopped cleanly, else None. The marker is durably gone when
+    this returns (KAFKA-10471), and that life is among the `incarnations`.
 
-    It is written over first: should its name come back after a power cut, because the sync of the directory failed and
-    a later one could not tell, it vouches for nothing. A mark is believed by the next start alone.
+    The marker is overwritten first. If its name comes back after a power cut, because the sync of the directory failed
+    and a later one could not tell, it proves nothing. Only the next start believes a marker.
 
     Raises DiskError.
     """
@@ -212,7 +213,7 @@ def take_clean_mark(disk: Disk, directory: str, incarnations: Incarnations) -> i
         file.pwrite(_TAKEN_BACK.ljust(file.size()), 0)
         disk.sync_now([file])
     except DiskFull:
-        pass  # a file system that writes nothing in place: then the name alone goes
+        pass  # a file system that does not write in place: then only the name is deleted
     finally:
         file.close()
     disk.unlink(path)  # rule B13/clean-marker-outlives-the-start

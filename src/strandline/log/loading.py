@@ -1,4 +1,4 @@
-"""Opening every log of a directory at start: each is examined, what was found is written down, then each is opened."""
+"""Opening of all logs of a directory at start: each is examined, the findings are stored, then each is opened."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from strandline.proto.ports import Clock
 log = structlog.get_logger("strandline.log")
 
 LOGS_IN_ONE_SYNC = 256
-"""While they are loaded: what is written again keeps its descriptor until it is synced."""
+"""Maximum logs loaded between two syncs: files that are written again keep their descriptors until they are synced."""
 
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 DELETED = "-delete"
 STRAY = "-stray"
 KEPT_STRAY = f"-kept{STRAY}"
-"""A stray that is never removed by itself: the cluster that did not know it knew no topic at all."""
+"""Suffix of a stray that is never removed, because the cluster that did not know it knew no topic at all."""
 ROTTEN = "-rotten"
 FUTURE = "-future"
-"""A copy of a replica from another directory, which is not whole yet and counts for nothing (KIP-113)."""
+"""Suffix of a copy of a replica from another directory, which is not whole yet and never used (KIP-113)."""
 _TOPIC_MAX = 190
-"""Characters of a topic's name that are left in that of a directory that was set aside, beside an id and the suffix."""
+"""Characters of a topic's name kept in the name of a directory set aside, which also has an id and a suffix."""
 
 
 def aside_name(tp: TopicPartition, unique: str, suffix: str) -> str:
-    """Name of a partition's directory once it counts no more: deleted, until its bytes are off the disk, stray,
-    or rotten. `unique` has no dot."""
+    """Return the name of a partition's directory that no longer counts: deleted (until its files are gone), stray, or
+    rotten. `unique` has no dot."""
     return f"{aside_stem(tp)}.{unique}{suffix}"
 
 
 def aside_stem(tp: TopicPartition) -> str:
-    """The beginning of that name, which is the same for all of them."""
+    """Return the beginning of that name, which is the same for all suffixes."""
     return f"{tp.topic[:_TOPIC_MAX]}-{tp.partition}"
 
 
 def delete_directory(disk: Disk, path: str) -> None:
-    """Delete a directory of files, at once."""
+    """Delete a directory of files at once, blocking."""
     for entry in disk.listdir(path):
         disk.unlink(f"{path}/{entry}")
     disk.rmdir(path)
 
 
 def sync_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
-    """One group sync of all that needs it, blocking. Raises StorageError."""
+    """Sync all logs that need it, in groups, blocking. Raises StorageError."""
     dirty = [plog for plog in logs if plog.needs_sync]
     while dirty:
         files: list[File] = []
@@ -74,9 +74,9 @@ def sync_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
 
 
 class Loading:
-    """One start. Results: `logs`, those that cannot be used in `offline`, and the `findings`.
+    """Loading of one start. Results: `logs`, the unusable ones in `offline`, and the `findings`.
 
-    Nothing is cut, and no missing partition is made anew, before what was found is durable.
+    Nothing is cut, and no missing partition is made anew, before the findings are durable.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Loading:
         cache: IndexCache,
         rewriting: Rewriting | None,
     ) -> None:
-        """`rewriting`: what is read may stand in the page cache alone (the same boot, and no clean stop)."""
+        """`rewriting`: set if data that are read may be only in the page cache (same boot, and no clean stop)."""
         self._disk = disk
         self._directory = directory
         self._clock = clock
@@ -102,7 +102,7 @@ class Loading:
         self.offline: dict[TopicPartition, StrandlineError] = {}
 
     def run(self, *, clean: bool, same_boot: bool) -> Findings:
-        """Open what is there, and sync what an earlier life may not have come to. Raises DiskError."""
+        """Open the logs of the directory, and sync what an earlier life may have left unsynced. Raises DiskError."""
         names = self._disk.listdir(self._directory)
         present = {
             TopicPartition(match[1], int(match[2])): f"{self._directory}/{name}"
@@ -136,8 +136,8 @@ class Loading:
         return self.findings
 
     def _finish_deletions(self, names: list[str], present: Mapping[TopicPartition, str]) -> None:
-        """Finish what an earlier life was told to delete, or set aside as stray: first no checkpoint may name it any
-        more."""
+        """Finish deletions of an earlier life, and those of strays that it set aside: first their checkpoints are
+        forgotten."""
         aside = {name.rpartition(".")[0] for name in names}
         for tp in self._checkpoints.proven():
             if tp not in present and aside_stem(tp) in aside:
@@ -153,7 +153,7 @@ class Loading:
     # One log
 
     def examine(self, tp: TopicPartition, path: str, left: LastLife) -> ExaminedLog | None:
-        """Log that a partition's directory holds; None if it cannot be used, or never held anything."""
+        """Examine the log in a partition's directory; None if it cannot be used, or never held anything."""
         checkpoints = self._checkpoints
         topic_id: TopicId | None = ZERO_UUID
         restore_names(self._disk, path)
@@ -215,10 +215,10 @@ class Loading:
         self.findings.add(tp, found)
 
     def _topic_id(self, tp: TopicPartition, path: str, left: LastLife) -> TopicId | None:
-        """Which topic the directory belongs to; None for one that never held anything that was acknowledged.
+        """Return the topic that the directory belongs to; None if it never held acknowledged records.
 
-        The file is synced with the first records. So a life that ended in between may leave it missing or torn, beside
-        records that nobody was told of; anything else is damage. Raises CorruptLogError.
+        The file is synced with the first records. So a life that ended before may leave it missing or torn, beside
+        records that were never acknowledged; any other damage is an error. Raises CorruptLogError.
         """
         file = f"{path}/{PARTITION_METADATA}"
         try:
@@ -243,7 +243,8 @@ class Loading:
     # Findings
 
     def keep_findings(self) -> None:
-        """On a full disk what cannot be written down is left as it is: those logs stay offline in this life."""
+        """Store the findings. If the disk is full, logs whose finding cannot be stored stay offline in this life,
+        unchanged."""
         try:
             self.findings.keep()
         except DiskFull as error:

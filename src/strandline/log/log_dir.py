@@ -1,4 +1,4 @@
-"""A node's log directory: whose it is, which logs are in it, how it was left, and its checkpoints."""
+"""A node's log directory: its identity, its logs, the state that the last process left it in, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ logger = structlog.get_logger("strandline.log")
 
 
 def format_log_dir(disk: Disk, path: str, cluster_id: str, node_id: NodeId, directory_id: UUID) -> MetaProperties:
-    """Make `path` the directory of this node: written once in its life.
+    """Make `path` a log directory of this node, once in its life.
 
     Raises:
-        ConfigError: it is formatted already, or holds files that are not ours to take over.
+        ConfigError: it is formatted already, or holds files of another owner.
         DiskError: the disk failed.
     """
     disk.mkdir(path)
@@ -83,7 +83,7 @@ def _raise(error: BaseException) -> None:
 
 
 def read_meta_properties(disk: Disk, path: str) -> MetaProperties:
-    """Whose directory this is. Raises ConfigError where it is not formatted, CorruptLogError for a damaged file."""
+    """Read a directory's identity. Raises ConfigError if it is not formatted, CorruptLogError for a damaged file."""
     meta_path = f"{path}/{META_PROPERTIES}"
     try:
         return MetaProperties.decode(meta_path, read_file(disk, meta_path))
@@ -96,15 +96,15 @@ def read_meta_properties(disk: Disk, path: str) -> MetaProperties:
 
 
 RETRY_S = 1.0
-"""Pause after a write of raised log starts that failed (a full disk most likely). A request that waits for it waits
-until its own time is over."""
+"""Pause after a failed write of raised log starts (most likely because the disk is full). A request that waits for the
+write waits until its own timeout."""
 
 TEMPORARY = ".next.tmp"
-"""Ends the names of files that are not checkpoints yet. Those of a blocking write are others: both may be under way."""
+"""Suffix of files that are not checkpoints yet. Blocking writes use another one, as both may be under way."""
 
 
 class LogDir:
-    """All partitions' logs of a node that lie in one directory (`LogDirs` has them all).
+    """All partitions' logs of a node in one directory (`LogDirs` has all directories).
 
     Invariants:
     - the clean-shutdown marker is deleted before any log is loaded (KAFKA-10471), written last, and never if loading
@@ -113,16 +113,16 @@ class LogDir:
     """
 
     def __init__(self, disk: Disk, path: str, clock: Clock, config: LogConfig, meta: MetaProperties) -> None:
-        """Use `LogDir.open`."""
+        """Use `LogDir.open` instead."""
         self.disk = disk
         self.path = path
         self.meta = meta
         self.default_config = config
         self.clean_shutdown_broker_epoch: int | None = None
-        """Broker epoch of the last life if that ended cleanly (-1: it was no broker), else None."""
+        """Broker epoch of the last life if it ended cleanly (-1: it was no broker), else None."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.offline: dict[TopicPartition, StrandlineError] = {}
-        """Partitions whose logs were refused or failed, and why."""
+        """Partitions whose logs were refused or failed, with the error."""
         self.findings: Findings
         """Findings of this start, until the controller has them."""
         self.found: Counter[LogCondition] = Counter()
@@ -135,26 +135,26 @@ class LogDir:
         self._taking_out, self._unlinking = asyncio.Lock(), asyncio.Lock()
         self._settled = Together(self._settle)
         self.on_fatal: Report = _raise
-        """Told of what nobody foresaw, after which nothing here can be relied on."""
+        """Called with an unexpected error, after which nothing in the directory can be relied on."""
         self.fresh_boot = False
-        """True if no earlier process of this boot has used the directory, so that what was read is on the disk."""
+        """True if no earlier process of this boot has used the directory, so that all that was read is on the disk."""
         self.full = False
-        """Whether its disk has no free space, as the one that watches it has said: no replica is placed here."""
+        """True if its disk has no free space, as set by the disk's watcher: no replica is placed here."""
         self.on_full: Callable[[], None] = lambda: None
-        """Called when a log that was to be made found no room."""
+        """Called when there was no room for a new log."""
         self.failed = ""
         """Reason the directory cannot be used until the next start, or ""."""
         self.rewriting: Rewriting | None = None
-        """Files that this start wrote again; None where all that it read was on the disk."""
+        """Files that this start wrote again; None if all that it read was on the disk."""
 
     @property
     def directory_id(self) -> UUID:
-        """Names this directory for ever; a wiped and formatted one is another (schedule 26)."""
+        """Id of this directory for good; once wiped and formatted it has another id (schedule 26)."""
         return self.meta.directory_id
 
     @property
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """High watermarks as checkpointed: never above what is durable here."""
+        """High watermarks of the checkpoint; never above what is durable here."""
         return self._checkpoints.high_watermarks
 
     @classmethod
@@ -168,7 +168,7 @@ class LogDir:
         cluster_id: str | None = None,
         node_id: NodeId | None = None,
     ) -> LogDir:
-        """Check whose directory it is, then load every log in it, recovering them unless the last stop was clean.
+        """Check whose directory it is, then load every log in it, with recovery unless the last stop was clean.
 
         Blocking: at start, before anything is served. Logs that cannot be used are in `offline`.
 
@@ -223,31 +223,32 @@ class LogDir:
         for plog in self.logs.values():
             self._watch_cuts(plog)
 
-    # ------------------------------------------------------------------ what the controller hears
+    # ------------------------------------------------------------------ reports to the controller
 
     def begin_life(self, incarnation_id: UUID) -> tuple[UUID, ...]:
-        """A process is about to register: its registration sends these ids (`Incarnations.ids`). Raises DiskError."""
+        """Begin a life that is about to register; return the ids to register with (`Incarnations.ids`). Raises
+        DiskError."""
         self.incarnations.begin(incarnation_id)
         return self.incarnations.ids
 
     def distrust(self) -> None:
-        """The directory is an older copy, or comes from elsewhere: its logs prove nothing. Raises DiskError."""
+        """Mark all logs as lacking records: the directory is an older copy, or another node's. Raises DiskError."""
         for tp in self.findings.all:
             self.findings.distrust(tp)
         self.findings.keep()
 
     def registered(self, incarnation_id: UUID) -> None:
-        """The registration that told of the findings is committed. Raises DiskError."""
+        """Take note that the registration that reported the findings is committed. Raises DiskError."""
         self.findings.committed()
         self.incarnations.registered(incarnation_id)
 
     # ------------------------------------------------------------------ making and deleting logs
 
     def create(self, tp: TopicPartition, topic_id: TopicId, config: LogConfig | None = None) -> PartitionLog:
-        """An empty log for a partition that this node did not hold; durable with its first sync.
+        """Create an empty log for a partition that this node did not hold; durable with its first sync.
 
         Raises:
-            KafkaError: KAFKA_STORAGE_ERROR when the partition is offline here; NoSpaceLeft.
+            KafkaError: KAFKA_STORAGE_ERROR if the partition is offline here; NoSpaceLeft.
             StorageError: the disk failed.
         """
         if tp in self.offline:
@@ -287,7 +288,7 @@ class LogDir:
         return log
 
     def adopt(self, log: PartitionLog) -> None:
-        """Take in a log that is whole and durable here. Where it starts is durable before anybody counts on it.
+        """Add a log that is whole and durable here. Its start is made durable before it can be relied on.
 
         Raises DiskError.
         """
@@ -309,7 +310,7 @@ class LogDir:
             logger.warning("no room to write down a log start; the next checkpoint has it", log=str(log))
 
     async def delete(self, tp: TopicPartition) -> None:
-        """Take a log out, durably, so that it does not come back, then its bytes off the disk. Raises DiskError."""
+        """Take a log out, durably, so that it does not come back, then delete its files. Raises DiskError."""
         async with self._taking_out:
             if tp not in self.logs and tp not in self.offline:
                 return
@@ -322,18 +323,18 @@ class LogDir:
         await self.delete_aside(name)
 
     async def delete_aside(self, name: str) -> None:
-        """Take the directory of a log that was taken out off the disk. Raises DiskError."""
+        """Delete the directory of a log that was taken out. Raises DiskError."""
         await self._settled()
         async with self._unlinking:
             await delete_directory(self.disk, f"{self.path}/{name}")
 
     async def _settle(self) -> None:
-        """The logs that were taken out do not come back, nor are they missed. Raises DiskError."""
+        """Make it durable that logs were taken out, so that they neither come back nor are missed. Raises DiskError."""
         await self.disk.sync((), (self.path,))  # rule B26/each-deletion-is-synced-in-the-loop
         self.write_forgotten()  # schedule 48/deleted-partition-is-missed
 
     def take_out(self, tp: TopicPartition, name: str) -> None:
-        """Close a log and rename its directory to `name`, not durably yet; nothing is remembered of it, which
+        """Close a log and rename its directory to `name`, not durably yet. Its checkpoints are forgotten, which
         `write_forgotten` makes durable.
 
         Raises DiskError.
@@ -348,8 +349,8 @@ class LogDir:
         self._checkpoints.forget(tp)
 
     def set_rotten_aside(self, tp: TopicPartition) -> str:
-        """Rename the directory of a damaged log, so that it can be made anew; returns the new name. What was in it may
-        be all that is left of something, so that it stays until `remove_asides`. Raises DiskError."""
+        """Rename the directory of a damaged log, so that it can be made anew; return the new name. It may be the last
+        copy of some records, so it stays until `remove_asides`. Raises DiskError."""
         name = aside_name(tp, f"{self._clock.wall_ms():032x}", ROTTEN)
         self.take_out(tp, name)
         self.disk.sync_dir(self.path)
@@ -357,25 +358,26 @@ class LogDir:
         return name
 
     def asides(self) -> list[str]:
-        """The stems (`aside_stem`) of partitions that have such directories."""
+        """Return the stems (`aside_stem`) of partitions that have directories of damaged logs set aside."""
         return [name.rpartition(".")[0] for name in self.disk.listdir(self.path) if name.endswith(ROTTEN)]
 
     async def remove_asides(self, tp: TopicPartition) -> None:
-        """Take what was set aside of a partition off the disk: its replica is whole again. Raises DiskError."""
+        """Delete a partition's directories that were set aside, as its replica is whole again. Raises DiskError."""
         for name in self.disk.listdir(self.path):
             if name.endswith(ROTTEN) and name.rpartition(".")[0] == aside_stem(tp):
                 await delete_directory(self.disk, f"{self.path}/{name}")
                 logger.info("a damaged log that was set aside is removed: its replica is in sync", directory=name)
 
     def write_forgotten(self) -> None:
-        """Nothing is missed of the logs that were taken out, after the next start either. Raises DiskError."""
+        """Make it durable that logs were taken out, so that a start does not miss them. Raises DiskError."""
         try:
             self._checkpoints.write_forgotten()
         except DiskFull:
-            pass  # nothing may keep from making room; the next checkpoints are soon enough
+            pass  # a full disk must not stop deletions, which make room; the next checkpoints are soon enough
 
     def set_stray_aside(self, tp: TopicPartition) -> str:
-        """Rename the directory of a log that counts no more, as `Strays` does; its new name. Raises DiskError."""
+        """Rename the directory of a log that no longer counts, as `Strays` does; return its new name. Raises
+        DiskError."""
         name = aside_name(tp, f"{self._clock.wall_ms():032x}", STRAY)
         self.take_out(tp, name)
         self.findings.drop(tp)
@@ -386,8 +388,8 @@ class LogDir:
     # ------------------------------------------------------------------ checkpoints
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write what a restart needs: high watermarks, recovery points, log starts; blocking for two syncs, and for
-        nothing where nothing has changed. At the end of a life: before that it is the `CheckpointWriter` who writes.
+        """Write the checkpoints that a restart needs: high watermarks, recovery points, log starts. Blocking for two
+        syncs, or not at all if nothing changed. Only at the end of a life: before that the `CheckpointWriter` writes.
 
         Raises DiskError.
         """
@@ -395,11 +397,11 @@ class LogDir:
         self._write_checkpoints()
 
     def tell(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """The high watermarks that replicas know now. The next checkpoint has them, as far as they are durable here."""
+        """Take the replicas' present high watermarks; the next checkpoint has them, as far as they are durable here."""
         self._checkpoints.tell(high_watermarks)
 
     def gather(self, names: tuple[str, ...]) -> Gathered:
-        """Contents that the checkpoints `names` are to have now, for the `CheckpointWriter`."""
+        """Return the contents that the checkpoints `names` should have now, for the `CheckpointWriter`."""
         if names == (LOG_STARTS,):
             for log in self.logs.values():
                 self._checkpoints.note_start(log)
@@ -409,15 +411,16 @@ class LogDir:
         return Gathered(self._checkpoints.changes, self._checkpoints.gather(names, self._kept()), starts)
 
     def has_taken_back(self, gathered: Gathered) -> bool:
-        """Whether an offset was lowered or forgotten since, or checkpoints were written: it must not replace them."""
+        """True if an offset was lowered or forgotten since, or checkpoints were written: then `gathered` is
+        outdated."""
         return self._checkpoints.changes != gathered.changes  # rule B15/an-old-log-start-comes-back
 
     def replacing(self, gathered: Gathered) -> None:
-        """Take note that from now on the disk may have what was gathered, or what it had before."""
+        """Take note that from now on the disk may have the gathered contents, or those before."""
         self._checkpoints.replacing(gathered.data)  # schedule 48/what-was-on-the-disk-is-taken-for-what-is
 
     def replaced(self, gathered: Gathered) -> None:
-        """The disk has what was gathered, and nothing of it was taken back."""
+        """Take note that the disk has the gathered contents, and that none of them is outdated."""
         self._checkpoints.replaced(gathered.data)
         settle(gathered.starts)
 
@@ -428,20 +431,21 @@ class LogDir:
         settle(starts)
 
     def _note_all(self) -> None:
-        """Note all offsets. Of logs that are offline, or missing and not yet reported so, what was written before still
-        stands: it proves what they held."""
+        """Record the offsets of all logs. Entries of logs that are offline, or missing and not reported yet, stay: they
+        prove what those logs held."""
         for tp, log in self.logs.items():
             self._checkpoints.note(tp, log)
 
     def _kept(self) -> Set[TopicPartition]:
-        """Partitions that the checkpoints are to name."""
+        """Return the partitions that the checkpoints name."""
         return self.logs.keys() | self.offline.keys() | self.findings.all.keys()
 
     def _log_starts(self) -> dict[PartitionLog, Offset]:
         return {log: log.log_start_offset for log in self.logs.values()}
 
     def sweep(self) -> None:
-        """Delete the files that retention left, after their delay, and forget silent producers. Every few seconds."""
+        """Delete the files that retention left, after their delay, and forget silent producers. Called every few
+        seconds."""
         now_ms = int(self._clock.monotonic_ms())
         for log in self.logs.values():
             log.expire_producers(now_ms)
@@ -451,7 +455,7 @@ class LogDir:
                 task.add_done_callback(self._deletions.pop)
 
     async def _delete_removed(self, log: PartitionLog, count: int) -> None:
-        """The `count` oldest, but for what was cut meanwhile."""
+        """Delete the `count` oldest removed segments, except for those that a cut has dropped meanwhile."""
         await asyncio.sleep(log.config.file_delete_delay_ms / 1000)
         try:
             while count and _deletable(log):  # schedule 16/what-is-removed-after-a-cut-goes-with-what-was-before
@@ -464,15 +468,15 @@ class LogDir:
     # ------------------------------------------------------------------ the end
 
     def abandon(self) -> None:
-        """The directory has failed: nothing more is written here. The next start recovers."""
+        """Stop writing to a directory that has failed; the next start recovers it."""
         for log in self.logs.values():
             log.close_files()
 
     def close(self, broker_epoch: int | None) -> None:
-        """Stop cleanly, blocking: seal and sync every log, write the checkpoints, and last of all the marker with the
-        broker epoch. Nobody may write any more and no sync may be in flight.
+        """Stop cleanly, blocking: seal and sync every log, write the checkpoints, and last the marker with the broker
+        epoch. Nothing may be appended any more, and no sync may be in flight.
 
-        The marker is left out, and the next start recovers, if any log is offline or fails now.
+        If any log is offline or fails now, the marker is left out, and the next start recovers.
         """
         failed = bool(self.offline)  # rule B13/clean-marker-although-a-log-is-offline
         logs = list(self.logs.values())
@@ -496,12 +500,12 @@ class LogDir:
 
 
 class Gathered(NamedTuple):
-    """Contents that checkpoints are to have.
+    """Contents that checkpoints should have.
 
     Attributes:
-        changes: counts what was taken back, or written, before.
-        data: the checkpoints that have changed, by name.
-        starts: the log starts that are in them.
+        changes: value of `OffsetCheckpoints.changes` when they were gathered.
+        data: changed checkpoints by name.
+        starts: log starts in them.
     """
 
     changes: int
@@ -510,8 +514,8 @@ class Gathered(NamedTuple):
 
 
 def _deletable(log: PartitionLog) -> int:
-    """Number of the oldest removed segments that may go from the disk: a start after a power cut must neither look for
-    them (their log start is durable) nor miss the next one (its name is)."""
+    """Return the number of the oldest removed segments that may be deleted: after a power cut, a start must neither
+    need them (their log start is durable) nor miss the next segment (its name is durable)."""
     if not log.removed or log.recovery_point is None:  # schedule 16/files-go-before-the-next-ones-name-is-durable
         return 0
     ends = [*(segment.base_offset for segment in log.removed[1:]), log.bases[0]]
@@ -519,7 +523,7 @@ def _deletable(log: PartitionLog) -> int:
 
 
 def settle(starts: Mapping[PartitionLog, Offset]) -> None:
-    """These log starts are durable, but for those of logs that were cut meanwhile."""
+    """Mark these log starts as durable, except for logs that were cut meanwhile."""
     for log, start in starts.items():
         log.durable_log_start_offset = max(log.durable_log_start_offset, min(start, log.log_start_offset))
 
@@ -531,18 +535,18 @@ class CheckpointWriter:
     """Replaces the offset checkpoints of a directory off the loop: many changes in one write, one write in flight.
     Calls `on_durable` each time that more log starts are durable.
 
-    A deletion (DeleteRecords) is answered once the new log start is durable on every replica in sync: else a power cut,
-    or a mere kill before the next checkpoint, would bring the records back. So log starts are written as soon as one
-    was raised; recovery points and high watermarks every few seconds, with them.
+    A deletion (DeleteRecords) is answered once the new log start is durable on every in-sync replica. Otherwise a power
+    cut, or a mere kill before the next checkpoint, would bring the records back. So log starts are written as soon as
+    one was raised; recovery points and high watermarks are written with them every few seconds.
 
-    Invariant: what was gathered before an offset of the directory was lowered or forgotten never replaces a checkpoint
-    afterwards. Such an offset may be of a log that was cut since, or of one that was deleted and made anew.
+    Invariant: contents that were gathered before an offset of the directory was lowered or forgotten never replace a
+    checkpoint afterwards. Such an offset may be of a log that was cut since, or of one that was deleted and made anew.
     """
 
     def __init__(
         self, log_dir: LogDir, on_durable: Callable[[], None], on_full: Callable[[], None], failed: Report
     ) -> None:
-        """`on_full` is told of a write that found no room; `failed` of what nobody foresaw, after which nothing would
+        """`on_full` is called when a write found no room; `failed` with an unexpected error, after which nothing would
         be written any more."""
         self._log_dir = log_dir
         self._on_durable = on_durable
@@ -554,22 +558,22 @@ class CheckpointWriter:
         self._task: asyncio.Task[None] | None = None
 
     def log_start_raised(self) -> None:
-        """Write the log starts down with the next group. Cheap."""
+        """Write the log starts with the next group. Cheap."""
         self._raised = True
         self._begin()
 
     def write_all(self) -> None:
-        """Write all checkpoints down with the next group. Where that fails, the caller asks again sooner or later."""
+        """Write all checkpoints with the next group. If that fails, the caller asks again sooner or later."""
         self._due = True
         self._begin()
 
     def stop(self) -> asyncio.Task[None] | None:
-        """Write nothing more after what is being written; returns the task that ends with it, if any."""
+        """Stop after the write under way; return the task that ends with it, if any."""
         self._stopping = True
         return self._task
 
     def abandon(self) -> None:
-        """Write nothing more, and wait for nothing: a sync under way may never end."""
+        """Stop at once, without waiting: a sync under way may never end."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()

@@ -1,4 +1,4 @@
-"""The log directories of a node, several disks perhaps: which replica lies where, and where a new one goes."""
+"""The log directories of a node, perhaps on several disks: which replica lies in which, and where a new one goes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class KnownDirectory(NamedTuple):
     """A directory that has, or had, replicas.
 
     Attributes:
-        path: where it was when it was last used.
-        incarnation: of the last process that registered while it used the directory.
+        path: path at which it was last used.
+        incarnation: id of the last process that registered while it used the directory.
     """
 
     path: str
@@ -51,22 +51,22 @@ class KnownDirectory(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Directory of a replica, by the directory's id: a new disk under the same path is another directory."""
+    """Directory of a replica, named by the directory's id: a new disk under the same path is another directory."""
 
     topic_id: TopicId
     directory_id: UUID
 
 
 _NUMBER = "written"
-"""The line that says how many times the file was written."""
+"""Keyword of the line with the number of times that the file was written."""
 
 _Line = int | tuple[UUID, KnownDirectory] | tuple[TopicPartition, Place]
 
 
 @dataclass(slots=True)
 class _Noted:
-    """What one file says. `number` counts the writes: of two files the one with more is the newer one. A file of an
-    older build has none, and was written after the copy beside it, of which that build knows nothing."""
+    """Content of one file. `number` counts the writes: of two files the one with the larger number is newer. A file of
+    an older build has none; it was written after the copy beside it, which that build does not know."""
 
     number: int = 0
     directories: dict[UUID, KnownDirectory] = field(default_factory=dict)
@@ -74,15 +74,15 @@ class _Noted:
 
 
 class ReplicaDirectories:
-    """Which of a node's directories each replica lies in, written down in the first one, in a file and its copy. The
-    replicas in the first directory are not in it.
+    """The directory of each replica of a node, stored in the first directory, in a file and its copy. Replicas in the
+    first directory are not listed.
 
-    A directory that is missing cannot say what was in it. Without this a replica whose directory is offline would look
-    like one that the node never had: it would be made anew, empty, in another directory. So the place of each replica
-    outside of the first directory is durable before its log is made. What the directory's own checkpoints prove of its
-    logs this proves of the directory: that it is the one that had them, and no older copy of it.
+    A directory that is missing cannot say what was in it. Without this file, a replica whose directory is offline would
+    look like one that the node never had, and be made anew, empty, in another directory. So the directory of each
+    replica outside of the first one is durable before its log is made. As a directory's own checkpoints prove what its
+    logs had, this file proves that the directory is the one that had them, and no older copy of it.
 
-    Invariant: the newer file is never behind where a log was made; it may name replicas that were deleted.
+    Invariant: the newer file never lags behind a log that was made; it may name replicas that were deleted.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -90,7 +90,7 @@ class ReplicaDirectories:
         self._disk = disk
         self._path = f"{directory}/{FILE_NAME}"
         self.unwritten = False
-        """Whether a change noted in memory is not on the disk yet."""
+        """True if a change in memory is not on disk yet."""
         either = [_noted(entries) for entries in read_twice(disk, self._path, _parse, _ADVICE)]
         # rule B31/any-of-two-notes-counts
         newest = max(either, key=lambda noted: noted.number or math.inf, default=_Noted())
@@ -99,13 +99,13 @@ class ReplicaDirectories:
         self.replicas = newest.replicas
 
     def know(self, directory_id: UUID, known: KnownDirectory) -> None:
-        """Take note of a directory that is used, in memory; `write` has to follow."""
+        """Add a directory that is used, in memory; call `write` afterwards."""
         self.directories[directory_id] = known
         self.unwritten = True
 
     def put(self, tp: TopicPartition, place: Place | None) -> None:
-        """Take note of where a replica lies, in memory; None: in the first directory, or nowhere. `write` has to
-        follow before a log is made there."""
+        """Set the directory of a replica, in memory; None: in the first directory, or nowhere. Call `write` before a
+        log is made there."""
         if self.replicas.get(tp) != place:
             self.unwritten = True
             if place is None:
@@ -114,7 +114,7 @@ class ReplicaDirectories:
                 self.replicas[tp] = place
 
     def write(self) -> None:
-        """Make it durable, blocking; nothing where nothing has changed. Raises DiskError."""
+        """Write the file and its copy durably, blocking, if anything changed. Raises DiskError."""
         if not self.unwritten:
             return
         self._number += 1
@@ -132,7 +132,7 @@ class ReplicaDirectories:
 
 
 def _noted(lines: list[_Line]) -> _Noted:
-    """Places that the lines of a file give together."""
+    """Build the content of a file from its lines."""
     noted = _Noted()
     for line in lines:
         match line:
@@ -161,16 +161,16 @@ def _parse(line: str) -> _Line:
 
 
 class LogDirs:
-    """The directories that could be opened, the first of which the node cannot do without.
+    """The directories that could be opened. The node cannot do without the first.
 
     Invariants:
     - a replica has a log in one directory at most: the one that `ReplicaDirectories` names;
-    - a log is made only where `ReplicaDirectories` says durably that it will be;
+    - a log is made only where `ReplicaDirectories` durably says so;
     - no log is made for a replica whose directory is offline.
     """
 
     def __init__(self, dirs: Sequence[LogDir], unusable: Mapping[str, str] | None = None) -> None:
-        """Use `LogDirs.open`. `unusable`: configured directories that could not be opened, and why."""
+        """Use `LogDirs.open` instead. `unusable`: configured directories that could not be opened, with the reason."""
         self.dirs = list(dirs)
         self.first = dirs[0]
         self.unusable = dict(unusable or {})
@@ -178,7 +178,7 @@ class LogDirs:
         self._by_id = {log_dir.directory_id: log_dir for log_dir in dirs}
         missing = (known for key, known in self._places.directories.items() if key not in self._by_id)
         self._unexplained = self.unusable.keys() - {known.path for known in missing}
-        """Paths that cannot be used, where none of the directories that are missing was: any of them may be there."""
+        """Paths that cannot be used and where none of the missing directories was last: any of them may be there."""
         self._away: dict[TopicPartition, StorageError] = {}
         self._lost: dict[TopicPartition, RecoveryFinding] = {}
         self._chosen: dict[TopicPartition, LogDir] = {}
@@ -191,10 +191,10 @@ class LogDirs:
     def open(
         cls, disks: Mapping[str, Disk], clock: Clock, config: LogConfig | None = None, *, node_id: NodeId | None = None
     ) -> LogDirs:
-        """Open all of them: see `LogDir.open`. Another than the first that cannot be opened is offline.
+        """Open all directories: see `LogDir.open`. If any but the first cannot be opened, it is offline.
 
         Args:
-            disks: the directories' paths, in order, and what each lies on.
+            disks: paths of the directories, in order, with their disks.
 
         Raises:
             ConfigError: one is formatted for another cluster or node; the first is not formatted.
@@ -246,8 +246,8 @@ class LogDirs:
             self._settle(tp, held[tp])
 
     def _note_missing(self, tp: TopicPartition, place: Place) -> None:
-        """Its directory is not here. It may come back, if its path is offline, or one that nothing explains: disks get
-        other mount points. Else it was replaced or taken away."""
+        """Record a replica whose directory is missing. The directory may come back if its path is offline, or if a path
+        with no known directory is: disks get other mount points. Otherwise it was replaced or taken away."""
         known = self._places.directories.get(place.directory_id)
         named = {known.path} & self.unusable.keys() if known is not None else set()
         where = min(named or self._unexplained, default=None)  # rule B29/disks-are-known-by-their-mount-points
@@ -262,8 +262,8 @@ class LogDirs:
             self._lost[tp] = replace(NOTHING_LEFT, topic_id=place.topic_id)  # rule B12/a-new-disk-is-the-old-one
 
     def _settle(self, tp: TopicPartition, holders: list[LogDir]) -> None:
-        """One replica, one log. Which of two counts is written down; a log in a directory that nothing names counts as
-        one that lacks what it had, and in place of one that is offline none does."""
+        """Keep one log for a replica. Which of two counts is in the file; a log in a directory that the file does not
+        name counts as lacking records; and if the named directory is offline, none counts."""
         place = self._places.replicas.get(tp)
         home = self.first if place is None else self._by_id.get(place.directory_id)
         keep: LogDir | None = home if home in holders else holders[0]  # rule B12/any-of-two-logs-counts
@@ -314,8 +314,8 @@ class LogDirs:
         return epoch if all(log_dir.clean_shutdown_broker_epoch == epoch for log_dir in rest) else None
 
     def begin_life(self, incarnation_id: UUID) -> tuple[UUID, ...]:
-        """Begin a life in each, as `LogDir.begin_life`; the ids of the first, by which the controller judges. Raises
-        DiskError."""
+        """Begin a life in each directory, as `LogDir.begin_life` does; return the ids of the first, by which the
+        controller judges. Raises DiskError."""
         for log_dir in self.dirs[1:]:
             try:
                 log_dir.begin_life(incarnation_id)
@@ -324,7 +324,7 @@ class LogDirs:
         return self.first.begin_life(incarnation_id)
 
     def registered(self, incarnation_id: UUID) -> None:
-        """The registration that told of the findings is committed. Raises DiskError."""
+        """Take note that the registration that reported the findings is committed. Raises DiskError."""
         self.first.registered(incarnation_id)
         self._lost.clear()
         noted = [log_dir for log_dir in self.usable[1:] if log_dir.incarnations.noted]
@@ -343,24 +343,24 @@ class LogDirs:
             except DiskError as error:
                 self.fail(log_dir, str(error))
 
-    # ------------------------------------------------------------------ where a replica is
+    # ------------------------------------------------------------------ directories of replicas
 
     @property
     def usable(self) -> list[LogDir]:
-        """Directories that have not failed, the first in front."""
+        """Directories that have not failed, starting with the first."""
         return [log_dir for log_dir in self.dirs if not log_dir.failed]
 
     @property
     def offline(self) -> dict[str, str]:
-        """Directories that cannot be used, since the start or since they failed, and why."""
+        """Paths of directories that cannot be used, since the start or since they failed, with the reason."""
         return {**self.unusable, **{log_dir.path: log_dir.failed for log_dir in self.dirs if log_dir.failed}}
 
     def dir_of(self, tp: TopicPartition) -> LogDir | None:
-        """The directory that holds a replica, its log be sound or not."""
+        """Return the directory that holds a replica, whether its log is sound or not; None if none does."""
         return next((one for one in self.dirs if tp in one.logs or tp in one.offline), None)
 
     def log_of(self, tp: TopicPartition) -> PartitionLog | None:
-        """The log of a replica that has one."""
+        """Return the log of a replica; None if it has none."""
         return next((log_dir.logs[tp] for log_dir in self.dirs if tp in log_dir.logs), None)
 
     def damage_of(self, tp: TopicPartition) -> StrandlineError | None:
@@ -373,7 +373,7 @@ class LogDirs:
         return log_dir.offline.get(tp)
 
     def high_watermark_of(self, tp: TopicPartition) -> int:
-        """High watermarks as checkpointed."""
+        """Return the checkpointed high watermark of a replica; 0 if there is none."""
         log_dir = self.dir_of(tp)
         return 0 if log_dir is None else log_dir.high_watermarks.get(tp, 0)
 
@@ -388,8 +388,8 @@ class LogDirs:
     # ------------------------------------------------------------------ making and deleting logs
 
     def choose(self, wanted: Iterable[tuple[TopicPartition, TopicId]]) -> None:
-        """Choose the directories of logs that are about to be made: each goes where most room is left once the replicas
-        there have a segment each, then where the fewest are. One write for all of them.
+        """Choose the directories of logs that are about to be made: each goes where most space is left once all
+        replicas there have a full segment, then where the fewest logs are. One write covers all of them.
 
         Raises:
             NoSpaceLeft: the first directory is full.
@@ -410,16 +410,16 @@ class LogDirs:
             raise StorageError(f"where replicas are cannot be noted: {error}") from error
 
     def _candidates(self) -> list[LogDir]:
-        """Directories that take new replicas: with free space, or all where none has any. One that the first directory
-        does not know yet takes none: its lives are not held against anything."""
+        """Return the directories that take new replicas: those with free space, or all if none has any. A directory
+        that the first one does not know yet takes none, as an older copy of it could not be told apart."""
         known = self._places.directories
         usable = [log_dir for log_dir in self.usable if log_dir is self.first or log_dir.directory_id in known]
         # schedule 57/full-directories-get-replicas
         return [log_dir for log_dir in usable if not log_dir.full] or usable
 
     def _room(self, log_dir: LogDir) -> int:
-        """Free bytes, less what the logs there will take before they have a segment each: else all of a burst of new
-        replicas would go to the disk that has a byte more."""
+        """Return the free bytes, less the growth of the logs there to a full segment each. Otherwise a burst of new
+        replicas would all go to the disk with one byte more."""
         if len(self.dirs) == 1:
             return 0
         try:
@@ -432,10 +432,10 @@ class LogDirs:
         return None if log_dir is self.first else Place(topic_id, log_dir.directory_id)
 
     def create(self, tp: TopicPartition, topic_id: TopicId, config: LogConfig | None = None) -> PartitionLog:
-        """An empty log for a partition that this node did not hold: see `LogDir.create`.
+        """Create an empty log for a partition that this node did not hold: see `LogDir.create`.
 
         Raises:
-            KafkaError: KAFKA_STORAGE_ERROR when the partition is offline here; NoSpaceLeft.
+            KafkaError: KAFKA_STORAGE_ERROR if the partition is offline here; NoSpaceLeft.
             StorageError: the disk failed.
         """
         damage = self.damage_of(tp)
@@ -451,10 +451,10 @@ class LogDirs:
             raise
 
     def target(self, tp: TopicPartition, path: str) -> LogDir:
-        """The directory to which a replica may be moved.
+        """Return the directory to which a replica may be moved.
 
-        Raises KafkaError: LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR where something of the replica lies there, or the disk
-        does not say.
+        Raises KafkaError: LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR if a directory of the replica's name is there, or the
+        disk cannot tell.
         """
         log_dir = next((one for one in self.usable if one.path == path), None)
         if log_dir is None:
@@ -472,14 +472,14 @@ class LogDirs:
         return log_dir
 
     def moved(self, log: PartitionLog, target: LogDir, unique: str) -> str:
-        """A copy that is whole and durable in `target`, under the replica's own name, counts from now on in place of
-        the replica's log. The name (by `unique`) of the old directory, which is for `LogDir.delete_aside`; empty where
-        it could not be set aside: the next start does that. What is written here is the switch: before it the old log
-        counts at a start, after it the new one, and the other one is set aside.
+        """Let a copy in `target` replace the replica's log; it is whole, durable and under the replica's own name.
+        Return the name (with `unique`) of the old directory, for `LogDir.delete_aside`; "" if it could not be set
+        aside, which the next start does. The write of the file is the switch: a start before it uses the old log, a
+        start after it the new one, and sets the other one aside.
 
         Raises:
             NoSpaceLeft, DiskError: nothing has changed.
-            StorageError: which of the two the disk says that counts is not known: neither may go on.
+            StorageError: it is not known which of the two the disk names; neither may go on.
         """
         tp = log.topic_partition
         source = self.dir_of(tp)
@@ -506,41 +506,42 @@ class LogDirs:
         return name
 
     async def delete(self, tp: TopicPartition) -> None:
-        """As `LogDir.delete`. What lies in a directory that is offline goes as a stray once that is back."""
+        """Do what `LogDir.delete` does. In a directory that is offline the log goes as a stray once that is back."""
         log_dir = self.dir_of(tp)
         self.forget(tp)
         if log_dir is not None:
             await log_dir.delete(tp)
 
     def forget_unassigned(self, assigned: Mapping[TopicPartition, TopicId]) -> None:
-        """Forget replicas that are away or lost, and not assigned to this node any more."""
+        """Forget replicas whose directory is away or lost, and that are no longer assigned to this node."""
         for tp, place in list(self._places.replicas.items()):
             if assigned.get(tp) != place.topic_id and place.directory_id not in self._by_id:
                 self.forget(tp)
 
     def forget(self, tp: TopicPartition) -> None:
-        """Nothing of it is to lie here; where it was, or was to be made, counts no more."""
+        """Forget a replica that must not have a log here, and its directory."""
         self._away.pop(tp, None)
         self._chosen.pop(tp, None)
         self._places.put(tp, None)
 
     def set_rotten_aside(self, tp: TopicPartition) -> str:
-        """As `LogDir.set_rotten_aside`. Raises DiskError."""
+        """Do what `LogDir.set_rotten_aside` does. Raises DiskError."""
         return (self.dir_of(tp) or self.first).set_rotten_aside(tp)
 
     def asides(self) -> list[str]:
-        """As `LogDir.asides`."""
+        """Do what `LogDir.asides` does, for all directories."""
         return [stem for log_dir in self.usable for stem in log_dir.asides()]
 
     async def remove_asides(self, tp: TopicPartition) -> None:
-        """As `LogDir.remove_asides`. Raises DiskError."""
+        """Do what `LogDir.remove_asides` does, in all directories. Raises DiskError."""
         for log_dir in self.usable:
             await log_dir.remove_asides(tp)
 
     # ------------------------------------------------------------------ the end
 
     def close(self, broker_epoch: int | None) -> None:
-        """As `LogDir.close`, the first directory last. What another one meets then is logged: its next start recovers.
+        """Do what `LogDir.close` does, for the first directory last. Errors of others are logged: their next start
+        recovers.
 
         Raises KafkaError, StorageError, DiskError.
         """

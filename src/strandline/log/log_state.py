@@ -1,4 +1,4 @@
-"""State of a partition's log: what it consists of, how it becomes durable, and how it ends when the disk fails."""
+"""State of a partition's log: its parts, how they become durable, and how the log is fenced when the disk fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EPOCHS_SYNCING = LEADER_EPOCHS + ".syncing.tmp"
 
 
 class IndexCache:
-    """Which closed segments have their indexes in memory; the least recently used drop theirs beyond the bound."""
+    """Set of the closed segments whose indexes are in memory; beyond the limit the least recently used drop theirs."""
 
     def __init__(self, max_bytes: int = INDEX_CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -40,7 +40,7 @@ class IndexCache:
         self._segments: OrderedDict[Segment, int] = OrderedDict()
 
     def touch(self, segment: Segment) -> None:
-        """`segment` was read from just now."""
+        """Take note that `segment` was read from just now."""
         self._bytes += segment.index_bytes - self._segments.pop(segment, 0)
         self._segments[segment] = segment.index_bytes
         while self._bytes > self._max_bytes and len(self._segments) > 1:
@@ -49,24 +49,24 @@ class IndexCache:
             self._bytes -= size
 
     def forget(self, segment: Segment) -> None:
-        """`segment` is gone, or is appended to again."""
+        """Remove `segment`, which is gone or appended to again."""
         self._bytes -= self._segments.pop(segment, 0)
 
 
 class PendingSwap(Protocol):
-    """Segments that make way for others (`strandline.log.swap`), as far as a cut of the log goes."""
+    """Swap of segments for their replacement (`strandline.log.swap`), as a cut of the log sees it."""
 
     @property
     def end(self) -> int:
-        """The offset behind them."""
+        """Offset after the segments that are replaced."""
 
     def settle(self) -> None:
-        """Give it up, or finish it. Raises DiskError."""
+        """Give the swap up, or finish it. Raises DiskError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogParts:
-    """Parts of a log, as opening it has found them (`strandline.log.recovery`)."""
+    """Parts of a log, as found when it was opened (`strandline.log.recovery`)."""
 
     disk: Disk
     clock: Clock
@@ -84,12 +84,12 @@ class LogParts:
 
 
 class LogState:
-    """The parts of a `PartitionLog`, and what moves all of them together: syncs, truncations' ends, failure.
+    """The parts of a `PartitionLog`, and the operations on all of them together: syncs, moves of the end, failure.
 
     Invariants:
     - durable_log_start_offset <= log_start_offset <= log_end_offset and durable_offset <= log_end_offset;
-    - the log start may lie inside the first batch (records were deleted up to there): readers get the batch whole and
-      skip what lies before, as of any batch that begins before the offset they asked for;
+    - the log start may lie inside the first batch (records were deleted up to there): readers get the whole batch and
+      skip the records before, as for any batch that begins before the requested offset;
     - once `failure` is set nothing is written any more until the node restarts and recovers the log (schedules 18, 32).
     """
 
@@ -130,7 +130,7 @@ class LogState:
         self._clock = parts.clock
         self.directory = parts.directory
         self.home = parts.directory.rpartition("/")[0]
-        """The log directory that it lies in."""
+        """Log directory that the log lies in."""
         self.topic_partition = parts.topic_partition
         self.topic_id = parts.topic_id
         self.config = parts.config
@@ -142,28 +142,28 @@ class LogState:
         self.log_start_offset = Offset(parts.log_start_offset)
         self.log_end_offset = Offset(parts.log_end_offset)
         self.durable_offset = Offset(parts.log_end_offset)
-        """Everything below survives a power cut. Moved by the Syncer alone, and back by a truncation."""
+        """Offset below which everything survives a power cut. Raised by the Syncer only, lowered by truncations."""
         self.durable_log_start_offset = self.log_start_offset
-        """The log begins no earlier after a power cut. Moved by the checkpoint of log starts (`LogDir`), and back by a
-        truncation."""
+        """Offset before which the log does not begin after a power cut. Raised with the checkpoint of log starts
+        (`LogDir`), lowered by truncations."""
         self.size_bytes = sum(segment.size for segment in parts.segments)
         self.failure: str | None = None
         """Reason nothing can be written to the log any more, or None."""
         self.sync_pending = False
-        """The Syncer's own mark: it stands in the next group already."""
+        """True if the log is in the Syncer's next group already; set by the Syncer."""
         self.on_begun_anew: Callable[[], None] | None = None
-        """Called when the log was cut whole and has its new start, before anything is durable in it."""
+        """Called when the log was cut whole and has its new start, before anything in it is durable."""
         self.on_cut_below: Callable[[int], None] | None = None
-        """Called with the offset of a truncation before it: checkpoints that say more is durable are lowered first."""
+        """Called before a truncation with its offset, to lower checkpoints above it first."""
         self.removed: list[Segment] = []
-        """Segments below the log start, out of the log and still on disk: see `delete_oldest_removed`."""
+        """Segments below the log start, which are out of the log and still on disk: see `delete_oldest_removed`."""
         self.cleaned_to = Offset(0)
-        """Offset below which compaction has left one record of each key. Moved by `Compactor`, and back by a
-        truncation."""
+        """Offset below which compaction has left one record of each key. Raised by `Compactor`, lowered by
+        truncations."""
         self.cuts = 0
-        """Number of times that the log was truncated. A copy in the making begins anew then."""
+        """Number of truncations of the log. A copy in the making begins anew after one."""
         self.swap: PendingSwap | None = None
-        """Segments that are being replaced by what compaction left of them."""
+        """Swap of segments for their compacted replacement that is under way; None if there is none."""
         self.unsynced = Unsynced(parts.disk, parts.directory, parts.epochs)
         self.cache = parts.cache
         self._snapshot_bytes = 0
@@ -174,11 +174,11 @@ class LogState:
 
     @property
     def latest_epoch(self) -> LeaderEpoch:
-        """The newest leader epoch known: that of the last record, or of an election since."""
+        """Newest known leader epoch: that of the last record, or of an election since."""
         return self.epochs.latest
 
     def out_of_range(self, offset: int) -> KafkaError:
-        """The error for an offset that is not in log start <= offset <= log end: OFFSET_OUT_OF_RANGE."""
+        """Return the error OFFSET_OUT_OF_RANGE for an offset that is not in log start <= offset <= log end."""
         return KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             "the log does not hold this offset",
@@ -188,12 +188,12 @@ class LogState:
         )
 
     def _now_ms(self) -> int:
-        """Monotonic time in milliseconds, for ages that this process alone knows, of producers and of the active
-        segment: no clock that is set moves them (rule B32)."""
+        """Return the monotonic time in milliseconds. Ages that only this process knows, of producers and of the active
+        segment, are measured with it, so that setting the clock does not change them (rule B32)."""
         return int(self._clock.monotonic_ms())  # rule B32/producers-expire-by-the-wall-clock
 
     def begin_segment(self, base_offset: int, now_ms: int) -> None:
-        """Make `base_offset` the start of a new active segment."""
+        """Begin a new active segment at `base_offset`."""
         segment = Segment(self.disk, self.directory, base_offset, created_ms=now_ms, create=True)
         self.segments.append(segment)
         self.bases.append(base_offset)
@@ -205,7 +205,7 @@ class LogState:
         old = self.segments[-1]
         self.unsynced.add_and_close(old.seal())
         self.unsynced.add(old.file)
-        # Without producers too: a start must know that there are none without walking the whole log.
+        # Even without producers: a start must know that there are none without walking the whole log.
         # rule C2/no-snapshot-at-the-roll, rule C2/snapshot-at-the-roll-not-forced
         self.unsynced.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
         self._snapshot_bytes = 0
@@ -213,7 +213,7 @@ class LogState:
         self.cache.touch(old)
 
     def move_end(self, offset: int) -> None:
-        """End the log at `offset` now, for truncations. A sync in flight counts for no more than this."""
+        """Set the log end to `offset`, for truncations. A sync in flight then counts up to there at most."""
         self.cuts += 1
         self.log_end_offset = Offset(offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
@@ -224,8 +224,8 @@ class LogState:
         self.size_bytes = sum(segment.size for segment in self.segments)
 
     def aborted_in(self, segment: Segment, pread: Pread) -> AbortedIndex:
-        """Transactions whose abort marker lies in a segment. A file that cannot be is built anew. Raises ColdRead, and
-        KafkaError and DiskError as reading does."""
+        """Return the transactions whose abort marker lies in a segment. A damaged index is built anew. Raises ColdRead,
+        and KafkaError and DiskError as reading does."""
         try:
             index = segment.load_aborted(pread)
         except IndexDamaged as error:
@@ -246,7 +246,7 @@ class LogState:
     # ------------------------------------------------------------------ syncing
 
     def must_sync(self, files: list[File], closing: list[File], directories: list[str]) -> None:
-        """More that the next sync has to cover: `closing` are closed then, `directories` have new or removed names."""
+        """Add to the next sync: `files`, files that are closed then, and directories with new or removed names."""
         for file in files:
             self.unsynced.add(file)
         self.unsynced.add_and_close(closing)
@@ -256,23 +256,24 @@ class LogState:
     @property
     def recovery_point(self) -> Offset | None:
         """Offset below which nothing has to be scanned after a crash: data, names and epochs are durable. None while
-        that is being brought about, when what was checkpointed before still holds.
+        one of these is not; then the checkpointed value still holds.
         """
         return self.durable_offset if self.unsynced.is_settled else None
 
     @property
     def needs_sync(self) -> bool:
-        """Whether something was written that is not known to be durable."""
+        """True if something was written that is not known to be durable."""
         return not self.unsynced.is_clean
 
     def begin_sync(self) -> tuple[list[File], list[str]]:
-        """The files and directories of one sync; it will make everything below the present log end durable."""
+        """Return the files and directories for one sync, which will make everything below the present log end
+        durable."""
         self._syncing_to = self.log_end_offset
         return self.unsynced.begin()
 
     def end_sync(self) -> None:
-        """Take note that the sync succeeded. A truncation meanwhile has lowered what it counts for; a closed log is
-        gone."""
+        """Take note that the sync succeeded. It counts up to the end of a truncation meanwhile; for a closed log not at
+        all."""
         if self.failure is not None:
             return
         self.unsynced.end()
@@ -280,13 +281,13 @@ class LogState:
         self.durable_offset = max(self.durable_offset, Offset(self._syncing_to))
 
     def sync_failed(self, error: Exception) -> None:
-        """Fence the log, for the sync failed: nothing written since the last one can be trusted, and no retry would
+        """Fence the log because a sync failed: nothing written since the last one can be trusted, and a retry would not
         tell (schedule 32)."""
         mark("sync-failed")
         self._fence(error)  # schedule 32/failed-sync-is-forgotten
 
     def sync_now(self) -> None:
-        """Make everything durable, blocking: at start and stop and where a single voter must. Raises StorageError."""
+        """Make everything durable, blocking: at start, at stop, and for a single voter. Raises StorageError."""
         try:
             while not self.unsynced.is_clean:
                 files, directories = self.begin_sync()
@@ -303,7 +304,8 @@ class LogState:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline: {self.failure}")
 
     def disk_failed(self, error: DiskError) -> KafkaError | StorageError:
-        """A full disk is the moment's trouble and has changed nothing; anything else ends this log's life."""
+        """Return the error for the caller. A full disk has changed nothing and may pass; any other error fences the
+        log."""
         if isinstance(error, DiskFull):
             mark("disk-full")
             return NoSpaceLeft(f"in {self.directory}")
@@ -316,10 +318,10 @@ class LogState:
 
 
 class Unsynced:
-    """Files written since the last sync, directories with new names, and the epoch checkpoint.
+    """Files written since the last sync, directories with changed names, and the epoch checkpoint.
 
     The epoch checkpoint takes two groups: its temporary file is synced with the data of the first and then renamed; the
-    second makes the new name durable. Until then recovery has the epochs of durable batches from the batches
+    second makes the new name durable. Until then recovery reads the epochs of durable batches from the batches
     themselves.
     """
 
@@ -353,7 +355,7 @@ class Unsynced:
 
     @property
     def is_settled(self) -> bool:
-        """The epoch checkpoint and every name in the log's directory are durable."""
+        """True if the epoch checkpoint and every name in the log's directory are durable."""
         # rule B8/recovery-point-before-the-names
         return not self._epochs.dirty and not self._directories and self._directory not in self._directories_in_sync
 
@@ -362,27 +364,27 @@ class Unsynced:
         return self._epochs.dirty and self._epochs.version != self._version_given_up
 
     def add(self, file: File) -> None:
-        """`file` was written to."""
+        """Add a file that was written to."""
         self._files[file] = False
 
     def add_and_close(self, files: list[File]) -> None:
-        """`files` were written to and are closed once synced."""
+        """Add files that were written to, and that are closed once synced."""
         for file in files:
             self._files[file] = True
 
     def add_directory(self, path: str) -> None:
-        """A name was made in or removed from `path`."""
+        """Add a directory in which a name was made or removed."""
         self._directories[path] = None
 
     def close_later(self, file: File) -> bool:
-        """`file` is out of the log, and closed once synced. False if nothing of it waits for that."""
+        """Let `file`, which is out of the log, be closed once synced. False if it needs no sync."""
         if file not in self._files:
             return False
         self._files[file] = True
         return True
 
     def drop(self, file: File) -> None:
-        """`file` is deleted."""
+        """Remove a file that was deleted."""
         self._files.pop(file, None)
 
     def files(self) -> list[File]:
@@ -394,7 +396,7 @@ class Unsynced:
         return list(self._directories)
 
     def begin(self) -> tuple[list[File], list[str]]:
-        """Files and directories that one sync has to cover; what comes from now on is of the next. Raises DiskError."""
+        """Return the files and directories for one sync; later changes belong to the next. Raises DiskError."""
         files, directories = self.files(), self.directories()
         self._in_sync = [file for file, close in self._files.items() if close]
         if self._epochs.dirty:
@@ -408,7 +410,8 @@ class Unsynced:
         return files, directories
 
     def _write_epochs(self) -> File | None:
-        """The temporary file; None on a full disk: the epochs then wait for another sync, in the batches' keeping."""
+        """Write the temporary file; None on a full disk: then the epochs wait for another sync, and are in the
+        batches."""
         file = self._disk.open(f"{self._directory}/{_EPOCHS_SYNCING}", create=True)
         try:
             file.truncate(0)
@@ -421,7 +424,7 @@ class Unsynced:
         return file
 
     def end(self) -> None:
-        """The sync succeeded. Raises DiskError when the epoch checkpoint cannot be renamed."""
+        """Take note that the sync succeeded. Raises DiskError if the epoch checkpoint cannot be renamed."""
         self._close_synced()
         self._directories_in_sync = []
         if self._version_in_sync >= 0:

@@ -1,15 +1,15 @@
-"""The ObjectStore port, the only way to an object store, and its production twins: S3, Google Cloud Storage and Azure
-by the library `obstore`, and a directory.
+"""The ObjectStore port, the only way to an object store, and its production implementations: S3, Google Cloud Storage
+and Azure through the library `obstore`, and a directory.
 
-Tiered storage and lakes use it. The simulator's double (`strandline.chaos.sim.object_store`) is slow, away or refuses
-as a nemesis has it. `tests/log/tier/test_store_contract.py` holds all of them to one contract.
+Tiered storage and lakes use it. The simulator's double (`strandline.chaos.sim.object_store`) can be slow, away or
+refuse. `tests/log/tier/test_store_contract.py` tests all of them against one contract.
 
 A directory needs no library. It is for tests, for lakes, and for a file system that several nodes share. Everything in
-it is synced before it counts, as in a log. What a process was writing that died is deleted (rule B56): its writer holds
-the file's lock, which the system lets go of when the process ends.
+it is synced before it counts, as in a log. Unfinished files of dead processes are deleted (rule B56): a writer locks
+its file, and the system releases the lock when the process ends.
 
-The library aborts an upload whose source fails, and does not where the call is cancelled: S3 would keep its parts, and
-charge for them. So whoever gives up lets the source fail, and waits a moment.
+The library aborts an upload whose source fails, but not one whose call is cancelled: S3 would keep its parts, and
+charge for them. So to give an upload up, let its source fail, and wait a moment.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ T = TypeVar("T")
 
 
 class Use(NamedTuple):
-    """Purpose that a store is opened for: what errors name.
+    """Purpose for which a store is opened, named in errors.
 
     Attributes:
-        url_key: the setting that has the URL.
-        options_key: the setting that has the options.
-        extra: of the package, which brings the library.
-        allowed: what the URL may be.
+        url_key: setting with the URL.
+        options_key: setting with the options.
+        extra: extra of the package that installs the library.
+        allowed: description of the allowed URLs.
     """
 
     url_key: str
@@ -64,37 +64,37 @@ TIER = Use(
     "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY",
 )
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
-"""Schemes of the URLs of buckets."""
+"""URL schemes of buckets."""
 
 PART_BYTES = 5 << 20
-"""Size of a part of a multipart upload: the least that S3 allows. What is not larger goes in one request."""
+"""Size of a part of a multipart upload: the minimum of S3. An object up to this size is sent in one request."""
 
 ATTEMPTS = "attempts"
-"""Folder of a directory: files that are being written, and what those have left that died meanwhile."""
+"""Folder of a directory for files that are being written, and for the unfinished files of dead processes."""
 
 SWEEP_S = 60.0
-"""Seconds between looks at what is left in `attempts/`, of a process that writes."""
+"""Seconds between looks for unfinished files in `attempts/`, by a process that writes."""
 
 UNTOUCHED_S = 900.0
-"""So long a file of another machine must have been as it is before its lock is believed: there are file systems whose
-locks no other machine sees. A writer that lives fails within the timeout of one call."""
+"""Seconds for which another machine's file must be unchanged before its lock is believed: some file systems do not show
+locks to other machines. A live writer fails within the timeout of one call."""
 
 LET_GO_S = 0.05
-"""The library's threads let go of a call's objects a moment after they have answered it. An interpreter that ends in
-that moment is aborted (exit code 134), which one in 25 runs of `strandline tier verify` was."""
+"""Seconds to wait at closing: the library's threads release a call's objects a moment after they have answered it. An
+interpreter that ends in that moment is aborted (exit code 134), as one in 25 runs of `strandline tier verify` was."""
 
 _PARTS_AT_ONCE = 2
 _RETRIES = 5
 _PAGE = 1000
-"""Files of a directory that are listed in one turn of a thread."""
+"""Files of a directory listed in one call in a thread."""
 
 _MARKER = ".strandline-store"
-"""A file that a directory of tiered storage has once it is a store: one without it is what a mount has left behind that
-went."""
+"""Name of a file in each directory that is a store. A directory without it is the empty mount point of a mount that is
+gone."""
 
 _GIVE_UP_S = 2.0
-"""Longest wait for the end of an upload that is aborted: with the store away it cannot be told, and its own rules have
-to clear up."""
+"""Longest wait in seconds for the end of an aborted upload: a store that is away cannot be told, and its own rules must
+clean up."""
 
 _CLIENT_OPTIONS = frozenset(
     {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "proxy_excludes", "root_certificate"}
@@ -102,15 +102,15 @@ _CLIENT_OPTIONS = frozenset(
 """Options of the HTTP client instead of the store."""
 
 _ENDPOINTS = re.compile(r"(AWS|GOOGLE|AZURE)_(\w+_)?ENDPOINT(_URL)?")
-"""Variables of the environment that have the address of a store."""
+"""Environment variables with the address of a store."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object, as a listing has it.
+    """One object in a listing.
 
     Attributes:
-        modified_ms: when it came to be, in milliseconds since 1970, in the store's own wall time.
+        modified_ms: wall time of its creation by the store's clock, in milliseconds since 1970.
     """
 
     key: str
@@ -119,79 +119,76 @@ class StoredObject:
 
 
 class ObjectStore(Protocol):
-    """Objects by their keys: names joined by `/`. Each object is written once, and never changed.
+    """Objects by key: names joined by `/`. Each object is written once, and never changed.
 
-    Every method raises StoreError where the store is away, slow or refuses, within the timeout that it was opened with.
+    Every method raises StoreError if the store is away, slow or refuses, within the timeout that it was opened with.
     """
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], size_bytes: int | None = None) -> None:
-        """Write an object of `size_bytes` in all (None: as many as there are); it appears whole or not at all, and is
-        durable when this returns.
+        """Write an object of `size_bytes` (None: of any size). It appears whole or not at all, and is durable when this
+        returns.
 
-        After an error it may be there all the same. What `chunks` raises is raised, and then there is no object.
-        `chunks` is read as fast as the store takes it; no more than 20 MiB of it are in memory. An object that is there
-        already is replaced.
+        After an error it may exist all the same. An error of `chunks` is raised, and then there is no object. `chunks`
+        is read as fast as the store accepts it; at most 20 MiB of it are in memory. An existing object is replaced.
 
         Raises:
-            StoreError: also where `chunks` are not `size_bytes`; then there is no object.
+            StoreError: also if `chunks` do not have `size_bytes`; then there is no object.
         """
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Write an object, whole and durable, unless its key is taken; False where it is.
+        """Write an object, whole and durable, unless its key is taken; return False if it is.
 
-        After an error it may be there all the same, and where it was tried again the key may be taken by this very
-        call.
+        After an error the object may exist all the same, and after a retry the key may be taken by this very call.
         """
 
     async def get(self, key: str, start: int, end: int) -> bytes:
-        """The bytes [start, end) of an object; at least one.
+        """Return the bytes [start, end) of an object; at least one.
 
         Raises:
             ObjectMissing: there is no such object.
-            StoreError: also where the object is shorter than `end`.
+            StoreError: also if the object is shorter than `end`.
         """
 
     async def read(self, key: str) -> bytes:
-        """All bytes of an object. Raises ObjectMissing where there is none."""
+        """Return all bytes of an object. Raises ObjectMissing if there is none."""
 
     async def head(self, key: str) -> StoredObject:
-        """Size and time of an object. Raises ObjectMissing where there is none."""
+        """Return size and time of an object. Raises ObjectMissing if there is none."""
 
     async def delete(self, key: str) -> None:
-        """Delete an object; one that is not there is fine."""
+        """Delete an object; no error if there is none."""
 
     def list(self, prefix: str) -> AsyncIterator[StoredObject]:
-        """All objects whose keys begin with `prefix` and `/` (every object where it is empty), in no order. An object
-        that comes or goes meanwhile is there or not."""
+        """Yield all objects whose keys begin with `prefix` and `/` (all objects if it is empty), in no order. An object
+        that is made or deleted meanwhile may be missing or not."""
 
     async def copy(self, source: str, target: str) -> None:
-        """Make `target` an object of the same bytes, inside of the store; it appears whole or not at all.
+        """Copy an object to the key `target`, inside of the store; the copy appears whole or not at all.
 
         Raises:
             ObjectMissing: there is no such source.
         """
 
     async def close(self) -> None:
-        """Let go of what the store was reached with. Idempotent."""
+        """Release the store's resources. Idempotent."""
 
 
 def open_store(
     url: str, options: Mapping[str, str], *, timeout_ms: float, make: bool = True, use: Use = TIER
 ) -> ObjectStore:
-    """The store at `url`; nothing is sent to it yet.
+    """Open the store at `url`; nothing is sent to it yet.
 
     Args:
-        url: as `use.allowed` says.
-        options: by the names that `obstore` gives them (`aws_endpoint`, `aws_region`, ...), or of its HTTP client
-            (`allow_http`, which an `http://` endpoint needs no mention of; `proxy_url`, `root_certificate`...). What is
-            not among them, credentials first of all, comes from the environment (`AWS_ACCESS_KEY_ID`, ...) or from the
-            machine's own role.
-        timeout_ms: within it each call ends; of `put`, each part of the object.
-        make: a directory becomes a store. Nodes do so; who only looks must not: one where a mount is gone, that were
-            made a store, would be written to by the nodes.
+        url: URL as in `use.allowed`.
+        options: options by the names of `obstore` (`aws_endpoint`, `aws_region`, ...), or of its HTTP client
+            (`allow_http`, which an `http://` endpoint implies; `proxy_url`, `root_certificate`...). Other options,
+            credentials above all, come from the environment (`AWS_ACCESS_KEY_ID`, ...) or from the machine's own role.
+        timeout_ms: time limit of each call; for `put`, of each part of the object.
+        make: True to make a directory a store, as nodes do. Readers must not: if they made a store of a directory whose
+            mount is gone, nodes would write to it.
 
     Raises:
-        ConfigError: the URL or an option cannot stand. No option's value is shown.
+        ConfigError: the URL or an option is not allowed. Option values are not shown.
         MissingExtra: `obstore` is not installed.
     """
     parts = urlsplit(url)
@@ -260,7 +257,7 @@ def _open_directory(url: str, options: Mapping[str, str], timeout_ms: float, mak
 
 @asynccontextmanager
 async def _within(timeout_s: float, key: str) -> AsyncIterator[None]:
-    """One call, in the time that it has, with our errors for those of the library and of the system."""
+    """Run one call within its time limit; errors of the library and of the system become this module's."""
     try:
         async with asyncio.timeout(timeout_s):
             yield
@@ -269,7 +266,7 @@ async def _within(timeout_s: float, key: str) -> AsyncIterator[None]:
     except TimeoutError:
         raise StoreError(f"the object store gave no answer in {timeout_s:g} s ({key})") from None
     except Exception as error:
-        # A bucket that is missing is "not found" as well, and says nothing of the object.
+        # A missing bucket is "not found", too, which says nothing about the object.
         if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
             raise ObjectMissing(key) from None
         if is_panic(error):
@@ -281,7 +278,7 @@ async def _within(timeout_s: float, key: str) -> AsyncIterator[None]:
 
 
 class RemoteStore:
-    """An ObjectStore over a bucket: a store of obstore."""
+    """ObjectStore in a bucket, through a store of obstore."""
 
     def __init__(self, obstore: ModuleType, store: Any, timeout_ms: float) -> None:
         self._obstore = obstore
@@ -386,27 +383,27 @@ def _stored(item: Mapping[str, Any]) -> StoredObject:
 
 
 def _check_size(key: str, sent: int, size_bytes: int | None) -> None:
-    """Raises StoreError unless a source had as many bytes as was said."""
+    """Raise StoreError unless a source had as many bytes as announced."""
     if size_bytes is not None and sent != size_bytes:
         raise StoreError(f"{sent} bytes or more were to be written to {key} instead of {size_bytes}")
 
 
 class DirectoryStore:
-    """An ObjectStore in a directory: what is written to it is synced, with the names that lead there.
+    """ObjectStore in a directory. Files are synced, with the names that lead to them.
 
-    Files are written in `attempts/`, and get their names once they are whole. Whoever writes deletes first, now and
-    then, what others have left there.
+    Files are written in `attempts/`, and get their names once they are whole. A writer first deletes, now and then,
+    unfinished files of dead processes there.
     """
 
     def __init__(self, directory: str, timeout_ms: float, *, marked: bool = True) -> None:
-        """`marked`: the directory has a marker, without which nothing is done in it: its mount would be gone."""
+        """`marked`: the directory must have a marker, or every call fails, as its mount is gone."""
         self._root = directory
         self._timeout_s = timeout_ms / 1000
         self._marked = marked
         self._left = _Left(directory)
         self._swept_s: float | None = None
         self._synced: set[str] = set()
-        """Folders whose names are durable: nobody removes them."""
+        """Folders whose names are durable; folders are never removed."""
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], size_bytes: int | None = None) -> None:
         """Implement `ObjectStore.put`."""
@@ -439,8 +436,8 @@ class DirectoryStore:
         await self._do(key, lambda: self._sync_names(key))
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Implement `ObjectStore.create`. It is a hard link, which fails where the name is taken: the file system must
-        have them (local disks do, and NFS)."""
+        """Implement `ObjectStore.create`. By a hard link, which fails if the name is taken: the file system must
+        support hard links (local disks do, and NFS)."""
         await self._check_mounted(key)
 
         def link() -> bool:
@@ -522,7 +519,7 @@ class DirectoryStore:
         """Implement `ObjectStore.close`."""
 
     def _path(self, key: str) -> str:
-        """Path of an object. Raises StoreError for a key that leads out of the store."""
+        """Return the path of an object. Raises StoreError for a key that leads out of the store."""
         if any(part in ("", ".", "..") for part in key.split("/")):
             raise StoreError(f"{key} is no key of an object")
         return f"{self._root}/{key}"
@@ -540,14 +537,14 @@ class DirectoryStore:
                     try:
                         yield _seen(f"{path}/{name}", f"{path}/{name}"[len(self._root) + 1 :])
                     except FileNotFoundError:
-                        continue  # it went meanwhile
+                        continue  # it was deleted meanwhile
 
     async def _do(self, key: str, work: Callable[[], T]) -> T:
         async with _within(self._timeout_s, key):
             return await _in_thread(work)
 
     async def _sweep(self) -> None:
-        """Delete what others have left, if it is time to look. An error waits for the next time."""
+        """Delete unfinished files of dead processes, if it is time to look. Errors are ignored until the next time."""
         now_s = asyncio.get_running_loop().time()
         if self._swept_s is not None and now_s - self._swept_s < SWEEP_S:
             return
@@ -577,8 +574,8 @@ class DirectoryStore:
         self._sync_names(key)
 
     def _sync_names(self, key: str) -> None:
-        """Make the name of a file durable, and those of the folders that lead there, unless this process did that
-        already. Raises StoreError where the file was written below a mount that went."""
+        """Make the name of a file durable, and those of the folders that lead to it, unless this process has done that
+        already. Raises StoreError if the file was written below a mount point whose mount is gone."""
         self._require_marker()
         folder = os.path.dirname(f"{self._root}/{key}")
         if folder not in self._synced:
@@ -589,13 +586,13 @@ class DirectoryStore:
 
 
 class _Attempt:
-    """A file that is being written, which has not its name yet. Used in one thread at a time, and blocks.
+    """A file that is being written and does not have its name yet. Used in one thread at a time, and blocks.
 
     Invariant: its lock is held from before the first byte is written until it has its name.
     """
 
     def __init__(self, root: str, path: str) -> None:
-        """Begin it. Raises OSError."""
+        """Create and lock the file. Raises OSError."""
         self._path = path
         name = os.path.basename(path)
         os.makedirs(f"{root}/{ATTEMPTS}", exist_ok=True)
@@ -613,14 +610,14 @@ class _Attempt:
             break
 
     def replace(self) -> None:
-        """Give it its name, durable but for the name itself. Raises OSError."""
+        """Give the file its name, replacing any; durable except for the name itself. Raises OSError."""
         self._end()
         os.replace(self._written, self._path)
         self._waits = False
         self.file.close()
 
     def link(self) -> bool:
-        """Give it its name as well; False where that is taken. Raises OSError."""
+        """Give the file its name; False if the name is taken. Raises OSError."""
         self._end()
         try:
             os.link(self._written, self._path)
@@ -629,9 +626,9 @@ class _Attempt:
         return True
 
     def give_up(self) -> None:
-        """Let there be nothing in `attempts/`. Raises OSError."""
+        """Remove the file from `attempts/`. Raises OSError."""
         try:
-            if self._waits:  # else it has got its name, and another attempt may have this one
+            if self._waits:  # else the file has its name, and another attempt may have this temporary name
                 os.unlink(self._written)
         finally:
             self._waits = False
@@ -644,14 +641,14 @@ class _Attempt:
 
 
 class _Left:
-    """Files in `attempts/` that nobody writes any more: those of processes that died."""
+    """Files in `attempts/` that no process writes any more: those of dead processes."""
 
     def __init__(self, root: str) -> None:
         self._folder = f"{root}/{ATTEMPTS}"
         self._seen: dict[str, tuple[tuple[int, int, int], float]] = {}
 
     def delete(self, now_s: float) -> None:
-        """Delete those of which it is certain. Blocking; `now_s` is of a monotonic clock. Raises OSError."""
+        """Delete the files that are certainly left over. Blocking; `now_s` is monotonic time. Raises OSError."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -661,7 +658,7 @@ class _Left:
             try:
                 descriptor = os.open(f"{self._folder}/{name}", os.O_WRONLY)
             except FileNotFoundError:
-                continue  # it has got its name meanwhile, or was given up
+                continue  # it got its name meanwhile, or was given up
             try:
                 status = os.fstat(descriptor)
                 looks = status.st_ino, status.st_size, status.st_mtime_ns
@@ -677,7 +674,7 @@ class _Left:
                 os.close(descriptor)
 
     def _unlink(self, name: str, locked: os.stat_result) -> None:
-        """Delete a file whose lock is held, unless it has got its name before, and another one has this name now."""
+        """Delete a file whose lock is held, unless it got its name meanwhile and another file has this name now."""
         path = f"{self._folder}/{name}"
         try:
             if not os.path.samestat(os.stat(path), locked):  # rule B56/another-file-of-the-name-is-deleted
@@ -695,7 +692,7 @@ class _Left:
 
 @cache
 def _boot() -> str:
-    """Name of the kernel's life: all processes of this machine see each other's locks until it ends. "" without."""
+    """Return an id of this boot: until it ends, all processes of the machine see each other's locks. "" if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip().replace("-", "")
@@ -704,19 +701,19 @@ def _boot() -> str:
 
 
 def _own(descriptor: int) -> bool:
-    """Lock a file that was just made, until it is closed; False where somebody that looks for what is left came
-    between, and deletes it."""
+    """Lock a new file until it is closed; False if another process, which looked for left files, locked it first, and
+    deletes it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # rule B56/attempts-have-no-lock
     except BlockingIOError:
         return False
     except OSError:
-        return True  # the file system has no locks: nothing counts as left in it
+        return True  # the file system has no locks: no file in it counts as left over
     return os.fstat(descriptor).st_nlink > 0
 
 
 def _is_left(descriptor: int) -> bool:
-    """Whether nobody writes a file; its lock is held from now on, until it is closed."""
+    """Return True if no process writes the file; its lock is held from then on, until it is closed."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # rule B56/what-is-being-written-is-deleted
     except OSError:
@@ -730,13 +727,13 @@ def _seen(path: str, key: str) -> StoredObject:
 
 
 def _make(path: str) -> str:
-    """An empty file, unless it is there; its name."""
+    """Make an empty file, unless it exists; return its name."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
     return os.path.basename(path)
 
 
 def _sync_up(root: str, key: str) -> None:
-    """Sync a file or folder, and every directory from its own up to the one above the store's."""
+    """Sync a file or folder, and every directory from its own up to the parent of the store's."""
     path = f"{root}/{key}".rstrip("/")
     while len(path) >= len(root):
         _sync_path(path)
@@ -757,17 +754,17 @@ def _in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 class _GivenUp(Exception):
-    """Error by which the source of an upload that was given up fails."""
+    """Error with which the source of an upload fails when it is given up."""
 
 
 class Upload:
-    """One upload, begun at once.
+    """One upload, which begins at once.
 
-    Invariant: the library asks for a chunk when it has room for it, so one chunk at most waits here.
+    Invariant: the library asks for a chunk when it has room for it, so at most one chunk waits here.
     """
 
     def __init__(self, begin: Callable[[AsyncIterator[bytes]], Awaitable[Any]]) -> None:
-        """`begin` uploads what the iterator that it is given yields."""
+        """`begin` uploads the bytes of the iterator that it gets."""
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue(1)
         self._given_up = asyncio.Event()
         self._upload: asyncio.Future[Any] = asyncio.ensure_future(begin(self._source()))
@@ -783,7 +780,8 @@ class Upload:
         raise _GivenUp
 
     async def send(self, chunk: bytes | None) -> None:
-        """Returns once the chunk has its place; None: there are no more. Raises what the upload has failed with."""
+        """Pass on a chunk, once there is room for it; None: there are no more. Raises the error of the upload, if it
+        failed."""
         handed = asyncio.ensure_future(self._chunks.put(chunk))
         try:
             await asyncio.wait((handed, self._upload), return_when=asyncio.FIRST_COMPLETED)
@@ -793,12 +791,13 @@ class Upload:
             self._upload.result()
 
     async def end(self) -> None:
-        """All chunks were sent; returns once the object is there. Raises what the upload has failed with."""
+        """End the upload after the last chunk; returns once the object exists. Raises the error of the upload, if it
+        failed."""
         await self.send(None)
         await shared(self._upload)
 
     async def give_up(self) -> None:
-        """Let there be no object, if that can be told to the store in a moment."""
+        """Abort the upload, so that there is no object, unless the store cannot be told within a moment."""
         self._given_up.set()
         while not self._chunks.empty():
             self._chunks.get_nowait()
@@ -811,12 +810,12 @@ class Upload:
 
 
 class _Kind(NamedTuple):
-    """Kind of store, and where credentials for it come from.
+    """Kind of store, with the places where its credentials are looked for.
 
     Attributes:
-        role: a piece of the address at which the machine's own role is asked for, and of errors about it.
-        looked_for: where credentials are looked for, the environment first.
-        not_read: where others look, and obstore does not.
+        role: parts of the address of the machine's own role, and of errors about it, by which the kind is recognised.
+        looked_for: places where credentials are looked for, the environment first.
+        not_read: places that other programs read, and obstore does not.
     """
 
     role: tuple[str, ...]
@@ -849,7 +848,7 @@ _KINDS = (
 
 
 def explained(why: str) -> str:
-    """Words of a store; where it found no credentials, which ones are looked for, and where."""
+    """Return a store's error message; if credentials are missing, with the places where they are looked for."""
     for kind in _KINDS:
         if any(piece in why for piece in kind.role):
             return (
@@ -860,22 +859,21 @@ def explained(why: str) -> str:
 
 
 _PANICS = ("PanicException", "RustPanic")
-"""Names of what the library raises for an endpoint that is no URL: from a call, and from one that is awaited. The first
-is no Exception, and neither can be imported."""
+"""Names of the library's exceptions for an endpoint that is no URL, from a call and from an awaited call. The first is
+not an Exception, and neither can be imported."""
 
 
 def in_words(error: BaseException) -> str:
-    """An error of the library as a user gets to see it: its first line, without the query of a URL, which may hold a
-    signature."""
+    """Return an error of the library for users: its first line, without a URL's query, which may hold a signature."""
     line = re.sub(r"\?\S*", "?...", str(error).partition("\n")[0])[:500]
     return f"{line} (is the endpoint a URL?)" if is_panic(error) else explained(line)
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether the library panicked."""
+    """True if the library panicked."""
     return type(error).__name__ in _PANICS
 
 
 def _is_of_library(error: BaseException) -> bool:
-    """Whether the library raised it."""
+    """True if the library raised the error."""
     return type(error).__module__.partition(".")[0] == "obstore"

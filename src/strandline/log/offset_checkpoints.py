@@ -1,16 +1,16 @@
 """The offset checkpoints of a log directory: what a start may rely on, and what it must find.
 
-Recovery point and high watermark name only what is durable. So they do two things: below the recovery point nothing has
-to be scanned after a crash, and a log that ends below either of them has lost something.
+Recovery point and high watermark name only durable offsets. So below the recovery point nothing has to be scanned after
+a crash, and a log that ends below either of them has lost records.
 
-The cleaner's checkpoint proves nothing, but compaction believes it: below it no value of a key is looked for any more.
-It says of which topic each entry is, and entries leave with the replica (rule B28).
+The cleaner's checkpoint proves nothing, but compaction believes it: it does not look below it for older values of a
+key. Each entry names its topic, and is removed with the replica (rule B28).
 
-All of them are Kafka's text files, which have no checksum: one bit makes a well-formed offset that is wrong, by which
-records are deleted, or missed. So they stand in one more file as well, the copy, under a checksum (rule B31, schedule
-99). A start that finds a checkpoint damaged takes the copy of it. Where both can be read and differ, one of them is an
-older one, or was damaged, or the node died between the two: of two offsets neither is proven, and the lower one
-promises and deletes less. An older build knows nothing of the copy, and a directory of its has none.
+All of them are Kafka's text files, which have no checksum: one flipped bit gives a well-formed offset that is wrong, by
+which records are deleted or missed. So their contents are also in one more file, the copy, under a checksum (rule B31,
+schedule 99). A start that finds a checkpoint damaged uses the copy. If both can be read and differ, one of them is
+older or damaged, or the node died between the two writes. Then neither offset is proven, and the lower one counts, as
+it promises and deletes less. An older build knows nothing of the copy, and its directories have none.
 """
 
 from __future__ import annotations
@@ -51,42 +51,44 @@ _ADVICE = "It is written anew with the next checkpoint."
 
 @dataclass(frozen=True, slots=True)
 class LastLife:
-    """Knowledge of how a log was left by the last process."""
+    """Knowledge of the state in which the last process left a log."""
 
     clean: bool = False
-    """The clean-shutdown marker was there."""
+    """True if the clean-shutdown marker was there."""
     same_boot: bool = False
-    """The machine has not lost its memory since: every completed write is still there."""
+    """True if the machine has not rebooted since: every completed write is still there."""
     recovery_point: int = 0
-    """Everything below was durable, by the checkpoint."""
+    """Recovery point of the checkpoint: everything below it was durable."""
     high_watermark: int = 0
-    """High watermark by the checkpoint: records below were durable too, though perhaps not yet the names and epochs
+    """High watermark of the checkpoint. Records below it were durable, too, though perhaps not yet the names and epochs
     that let a scan begin there."""
     log_start_offset: int = 0
-    """Log start by the checkpoint and its copy."""
+    """Log start on which checkpoint and copy agree; the lower one if they differ."""
     start_claimed: int = 0
-    """Log start by one of the two alone, and higher: it counts as far as the log's leader epochs begin no earlier."""
+    """Higher log start, named by one of the two only: it counts as far as the log's leader epochs begin no earlier."""
     start_is_known: bool = False
-    """There is such a checkpoint: what it does not name begins at 0."""
+    """True if there is a checkpoint of log starts: a log that it does not name begins at 0."""
     short_is_refused: bool = True
-    """A log that is whole but ends below `recovery_point` is damage; else the caller judges by its end."""
+    """True if a whole log that ends below `recovery_point` is damaged; else the caller judges by its end."""
 
     @property
     def durable_end(self) -> int:
-        """Whatever is damaged below was durable once."""
+        """Offset below which everything was durable once, so that any damage there is a loss."""
         return max(self.recovery_point, self.high_watermark)  # rule E5/committed-once-is-cut
 
     def start_by(self, epochs: LeaderEpochs | None) -> int:
-        """The log start that two files say: of a checkpoint, its copy, and the leader epochs, which begin there."""
+        """Return the log start that two of three files agree on: checkpoint, copy, and the leader epochs, which begin
+        there."""
         entries = epochs.entries() if epochs is not None else []
         # rule B31/log-starts-are-believed
         return max(self.log_start_offset, min(self.start_claimed, entries[0][1] if entries else 0))
 
     def has_lost_start(self, base_offset: int) -> bool:
-        """Whether a log whose first segment begins there had one before it, which is missing (schedule 48).
+        """True if a log whose first segment begins at `base_offset` has lost an earlier segment (schedule 48).
 
-        After a clean stop no log begins behind its log start. After any other stop it may: it was cut whole, and begins
-        anew. But then nothing is promised of it until the new log start is durable (`OffsetCheckpoints.raise_start`).
+        After a clean stop no log begins after its log start. After any other stop it may: it was cut whole and begins
+        anew. But then no checkpoint promises anything of it until the new log start is durable
+        (`OffsetCheckpoints.raise_start`).
         """
         # schedule 48/first-segment-may-vanish-before-a-kill
         held = self.clean or self.durable_end > self.log_start_offset
@@ -94,13 +96,13 @@ class LastLife:
 
 
 class OffsetCheckpoints:
-    """Recovery points, high watermarks, log starts and how far logs were compacted, in memory and on disk.
+    """Recovery points, high watermarks, log starts and compacted offsets of logs, in memory and on disk.
 
     Invariants:
     - none is above what is durable: truncations lower them first;
     - a recovery point or high watermark above a log's start is never durable without that log start: a first segment
-      that begins later is then proof that one is missing (`LastLife.has_lost_start`);
-    - one that names a partition which this node was told to delete is no proof that it is missing: `forget`.
+      that begins later then proves that one is missing (`LastLife.has_lost_start`);
+    - an entry of a partition that this node was told to delete does not prove that it is missing: `forget`.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -110,34 +112,34 @@ class OffsetCheckpoints:
         self._written: dict[str, bytes] = {}
         self._must_forget = False
         self.changes = 0
-        """Number of times that an offset was lowered or forgotten, or a checkpoint was written here. What was gathered
-        before must not be written after."""
+        """Number of changes: offsets lowered or forgotten, and checkpoints written here. Contents gathered before a
+        change must not be written after it."""
         self._told: dict[TopicPartition, int] = {}
         believed = read_checkpoints(disk, directory)
         self.high_watermarks = believed.offsets.get(HIGH_WATERMARKS, {})
         self.recovery_points = believed.offsets.get(RECOVERY_POINTS, {})
         self.log_starts = believed.offsets.get(LOG_STARTS, {})
         self.starts_claimed = believed.starts_claimed
-        """Log starts by one file alone (`LastLife.start_claimed`). Of a log that could not be opened this stays as it
-        was."""
+        """Log starts named by one file only (`LastLife.start_claimed`). An entry of a log that could not be opened
+        stays."""
         self.starts_are_known = LOG_STARTS in believed.offsets
-        """There is a checkpoint of log starts: what it does not name begins at 0."""
+        """True if there is a checkpoint of log starts: a log that it does not name begins at 0."""
         self.in_doubt = believed.in_doubt
-        """Whether it is not known what was durable here: logs may lack their ends, and nothing proves it."""
+        """True if it is not known what was durable: logs may lack their ends, and nothing proves it."""
         self.cleaned = {tp: one.offset for tp, one in believed.cleaned.items()}
         self._cleaned_topics: dict[TopicPartition, TopicId] = {tp: one.topic_id for tp, one in believed.cleaned.items()}
         self._copied = {name: encode_offsets(offsets) for name, offsets in believed.offsets.items()}
-        """Content of the copy of the checkpoints: what was handed to the disk last."""
+        """Content of the copy of the checkpoints, as last passed to the disk."""
         if self.cleaned:
             self._copied[CLEANER_OFFSETS] = self._encode_cleaned()
 
     def durable_end(self, tp: TopicPartition) -> int:
-        """A log that ends below has lost what was durable."""
+        """Return the offset below which the log was durable; a log that ends below it has lost records."""
         return max(self.recovery_points.get(tp, 0), self.high_watermarks.get(tp, 0))
 
     def cleaned_to(self, plog: PartitionLog) -> Offset:
-        """Offset up to which a log was compacted, when it is opened. What is written of another topic of its name, or
-        ends beyond the log, is of other records: `write_forgotten` has to follow."""
+        """Return the offset up to which a log was compacted, when it is opened. An entry for another topic of its name,
+        or beyond the log's end, is dropped; then call `write_forgotten`."""
         tp = plog.topic_partition
         offset = self.cleaned.get(tp, 0)
         # rule B28/any-topic-of-the-name-was-compacted, rule B28/compacted-by-name, rule B28/compacted-beyond-the-end
@@ -147,18 +149,17 @@ class OffsetCheckpoints:
         return Offset(0)
 
     def proven(self) -> list[TopicPartition]:
-        """Partitions that held something."""
+        """Return the partitions of which the checkpoints prove that they held records."""
         named = self.recovery_points.keys() | self.high_watermarks.keys()
         return sorted(tp for tp in named if self.durable_end(tp))
 
     def tell(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """The high watermarks that replicas know now. What is written of them is `note`'s."""
+        """Take the replicas' present high watermarks; `note` decides how much of them is written."""
         self._told.update(high_watermarks)
 
     def note(self, tp: TopicPartition, plog: PartitionLog) -> None:
-        """Note the offset up to which a log is durable now. More may be committed than that (under
-        flush.policy=replicate, and on a follower that catches up): a high watermark that is too low costs nothing but a
-        moment after an election."""
+        """Record the offset up to which a log is durable. More may be committed (under flush.policy=replicate, and on a
+        follower that catches up); a high watermark that is too low only costs a moment after an election."""
         point = plog.recovery_point
         if point is not None:
             self.recovery_points[tp] = point
@@ -170,28 +171,29 @@ class OffsetCheckpoints:
             self.high_watermarks[tp] = min(self._told[tp], plog.durable_offset)
 
     def note_start(self, plog: PartitionLog) -> None:
-        """Note the present log start."""
+        """Record the present log start."""
         self.log_starts[plog.topic_partition] = plog.log_start_offset
         self.starts_claimed.pop(plog.topic_partition, None)
 
     def gather(self, names: Iterable[str], kept: Container[TopicPartition]) -> dict[str, bytes]:
-        """Contents of those of the checkpoints `names` that have changed, for the `CheckpointWriter`."""
+        """Return the changed contents of the checkpoints `names`, for the `CheckpointWriter`."""
         self._keep(kept)
         by_name = self._by_name()
         return self._changed({name: by_name[name] for name in names})
 
     def replacing(self, data: Mapping[str, bytes]) -> None:
-        """Somebody else replaces these checkpoints: until `replaced`, nobody knows which content the disk has."""
+        """Take note that the caller is replacing these checkpoints: until `replaced`, the disk may have either
+        content."""
         for name in data:
             self._written.pop(name, None)
         self._hand_over(data)
 
     def replaced(self, data: Mapping[str, bytes]) -> None:
-        """These are durable."""
+        """Take note that these contents are durable."""
         self._written.update(data)
 
     def write(self, kept: Container[TopicPartition]) -> None:
-        """Write those of the partitions `kept`; nothing where nothing has changed. Raises DiskError."""
+        """Write the checkpoints of the partitions `kept`, if they have changed. Raises DiskError."""
         self._keep(kept)
         self._write(self._by_name())
 
@@ -203,8 +205,8 @@ class OffsetCheckpoints:
         self.cleaned = {tp: at for tp, at in self.cleaned.items() if tp in kept and at}
 
     def lower(self, plog: PartitionLog, offset: int) -> None:
-        """A log is about to be cut: what is promised above would make the next start miss what was given up, a log
-        start above would hide what is written next. Raises DiskError; DiskFull: it is tried again."""
+        """Lower a log's checkpoints, as it is about to be cut. A higher promise would make the next start miss the cut
+        records, a higher log start would hide later ones. Raises DiskError; DiskFull if it must be tried again."""
         tp = plog.topic_partition
         if self._told.get(tp, 0) > offset:
             self._told[tp] = offset
@@ -228,16 +230,16 @@ class OffsetCheckpoints:
                     raise
 
     def raise_start(self, plog: PartitionLog) -> None:
-        """A log begins anew, behind what its directory was known for: durable before anything is promised of it.
+        """Write the higher start of a log that begins anew; durable before any checkpoint promises something of it.
 
-        Raises DiskError; DiskFull where the next checkpoint has to say it.
+        Raises DiskError; DiskFull if it is left to the next checkpoint.
         """
         self.note_start(plog)
         self.changes += 1
         self._write({LOG_STARTS: self.log_starts})
 
     def forget(self, tp: TopicPartition) -> bool:
-        """The partition was deleted, or is made anew and inherits nothing. True if `write_forgotten` has to follow."""
+        """Forget a partition that was deleted or is made anew. True if `write_forgotten` must be called."""
         self.changes += 1  # schedule 48/a-promise-is-forgotten-and-not-counted
         self._told.pop(tp, None)
         self.starts_claimed.pop(tp, None)
@@ -247,7 +249,7 @@ class OffsetCheckpoints:
         return self._must_forget
 
     def write_forgotten(self) -> None:
-        """Make it durable that partitions are forgotten; one write serves all. Raises DiskError."""
+        """Make forgotten partitions durable, all in one write. Raises DiskError."""
         if self._must_forget:
             self._must_forget = False
             by_name = self._by_name()
@@ -268,7 +270,7 @@ class OffsetCheckpoints:
         }
 
     def _changed(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> dict[str, bytes]:
-        """Checkpoints that do not say what is on the disk, encoded, and then the copy of all."""
+        """Return the encoded contents of the checkpoints that differ from the disk's, and then the copy of all."""
         encoded = {
             name: self._encode_cleaned() if name == CLEANER_OFFSETS else encode_offsets(values)
             for name, values in checkpoints.items()
@@ -290,7 +292,7 @@ class OffsetCheckpoints:
         return encode_cleaned({tp: Cleaned(self._cleaned_topics[tp], offset) for tp, offset in self.cleaned.items()})
 
     def _write(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> None:
-        """Replace those that changed, as `write_file_durably` does but with the syncs of all at once."""
+        """Replace the changed checkpoints as `write_file_durably` does, but with one sync for all."""
         changed = self._changed(checkpoints)
         if not changed:
             return
@@ -304,13 +306,13 @@ class OffsetCheckpoints:
 
 
 def encode_copy(checkpoints: Mapping[str, bytes]) -> bytes:
-    """Version and checksum; then of each checkpoint its name, its size and its bytes."""
+    """Encode the copy: version and checksum, then the name, size and bytes of each checkpoint."""
     body = b"".join(b"%s %d\n%s" % (name.encode(), len(data), data) for name, data in sorted(checkpoints.items()))
     return b"%s %d\n%s" % (_VERSION, crc32c(body), body)
 
 
 def decode_copy(path: str, data: bytes) -> dict[str, bytes]:
-    """The checkpoints of `encode_copy`, by name. Raises CorruptLogError."""
+    """Return the contents encoded by `encode_copy`, by name of the checkpoint. Raises CorruptLogError."""
     head, _, body = data.partition(b"\n")
     if head != b"%s %d" % (_VERSION, crc32c(body)):
         raise CorruptLogError(path, 0, None, "its checksum does not hold", _ADVICE)
@@ -323,15 +325,15 @@ def decode_copy(path: str, data: bytes) -> dict[str, bytes]:
 
 
 class Believed(NamedTuple):
-    """Offsets that the files of one directory give together.
+    """Offsets that the checkpoints of one directory and their copy give together.
 
     Attributes:
-        offsets: by checkpoint: the lower one where two files differ. A name that is missing is of a file that is, with
-            its copy.
-        starts_claimed: log starts that one file alone says, all higher than those in `offsets`. A third witness may
-            bear them out: the log's own leader epochs.
-        cleaned: how far logs were compacted, as both files say: what is not known is compacted again.
-        in_doubt: what was durable is not known: a checkpoint and its copy are both damaged.
+        offsets: offsets by checkpoint; the lower one if the two files differ. A checkpoint that is missing here is
+            missing on disk, with its copy.
+        starts_claimed: log starts named by one file only, all higher than those in `offsets`. The log's own leader
+            epochs may confirm them.
+        cleaned: offsets up to which logs were compacted, as far as both files agree; the rest is compacted again.
+        in_doubt: True if a checkpoint and its copy are both damaged: what was durable is not known.
     """
 
     offsets: dict[str, dict[TopicPartition, int]]
@@ -341,7 +343,7 @@ class Believed(NamedTuple):
 
 
 def read_checkpoints(disk: Disk, directory: str) -> Believed:
-    """Hold the checkpoints of a directory against their copy. Raises DiskError."""
+    """Compare the checkpoints of a directory with their copy. Raises DiskError."""
     copies = _read_copy(disk, directory)
     believed = Believed({}, {}, {}, False)
     for name in OFFSET_CHECKPOINTS:

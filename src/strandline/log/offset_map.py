@@ -1,7 +1,7 @@
-"""The offset of the last record of each key, in bounded memory: what compaction knows while it goes over a log.
+"""Map from each key to the offset of its last record, in bounded memory: the state of a compaction pass over a log.
 
-The work is done by a compiled map (`_offsets.c`) where the installation could build it, else by its twin here, which is
-some thirty times slower, takes five times the memory for a key, and means the same.
+The map is compiled (`_offsets.c`) if the installation could build it. Otherwise its Python twin is used, which is about
+thirty times slower, takes five times the memory for a key, and gives the same results.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from strandline.proto.errors import KafkaError
 
 SECRET_BYTES = 16
 _ENTRY_BYTES = 192
-"""What one key takes here, at most: its object (64 bytes), its offset (32), and its place in the dict, which is there
-twice while it grows. The compiled map takes 42: a hash of 16 bytes and an offset, in an array that is never full, and
-there twice, too. (Kafka's takes 27.)"""
+"""Largest memory of one key here: its object (64 bytes), its offset (32), and its place in the dict, which exists
+twice while it grows. The compiled map takes 42 bytes: a hash of 16 bytes and an offset, in an array that is never full
+and exists twice, too. (Kafka's takes 27.)"""
 
 _DIGEST_BYTES = 16
 
@@ -40,20 +40,20 @@ _COUNT = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 
 Checksum = Callable[[Buffer], int]
-"""CRC-32C, which the standard library does not have."""
+"""Type of a function that computes CRC-32C, which the standard library does not have."""
 
 Stays = Literal[True] | bytes | None
-"""Verdict on one batch: True: it stays as it is; else the batch as it is from now on; None: nothing stays."""
+"""Verdict on one batch: True: it stays unchanged; bytes: the batch that replaces it; None: it is removed."""
 
 
 class OffsetMap(Protocol):
-    """key -> offset of its last record.
+    """Map from a key to the offset of its last record.
 
-    The map keeps a digest of 16 bytes for each key, made with a random secret. Of two keys with the same digest one
-    would be lost: without the secret nobody can find such a pair, and by chance it takes some 2^64 keys.
+    The map keeps a digest of 16 bytes for each key, made with a random secret. Of two keys with the same digest, one
+    would be lost. Without the secret such a pair cannot be constructed, and by chance it takes some 2^64 keys.
 
     Attributes:
-        keys_max: number of keys that fit.
+        keys_max: maximum number of keys.
     """
 
     @property
@@ -62,20 +62,20 @@ class OffsetMap(Protocol):
     def __len__(self) -> int: ...
 
     def has_room(self, keys: int, /) -> bool:
-        """Whether `keys` more keys fit, if all of them are new."""
+        """True if `keys` more keys fit, even if all of them are new."""
 
     def put(self, key: bytes, offset: int, /) -> None:
-        """Note that the latest record of `key` is at `offset`. Raises MemoryError if the map is full."""
+        """Record that the latest record of `key` is at `offset`. Raises MemoryError if the map is full."""
 
     def latest(self, key: bytes, /) -> int:
-        """Offset of the key's last record; -1 if there is none."""
+        """Return the offset of the key's last record; -1 if there is none."""
 
     def note(self, records: Buffer, position: int, count: int, base_offset: int, base_timestamp: int, /) -> int:
-        """Put the keys of `count` records of one batch, the first of which begins at `position`. Returns the position
-        behind the last of them.
+        """Put the keys of `count` records of one batch, the first of which begins at `position`. Return the position
+        after the last one.
 
         Raises:
-            ValueError: a record does not parse; the keys of those before it are put.
+            ValueError: a record does not parse; the keys of the records before it are in the map.
         """
 
     def keep(
@@ -89,11 +89,13 @@ class OffsetMap(Protocol):
         tombstones_go: bool,
         /,
     ) -> tuple[int, int, int, int, int]:
-        """Append to `out` the records of `count` that stay, unchanged: those without a key, and the latest of each key.
+        """Append to `out` those of `count` records that stay, unchanged: records without a key, and the latest of each
+        key.
 
         Returns:
-            where they end; how many stay, and how many of these have no value; how many tombstones went that nothing
-            superseded (none unless `tombstones_go`); the largest timestamp of what stays, -(2^63) if nothing does.
+            position after the records; number of records that stay; number of those without a value; number of removed
+            tombstones that were the latest of their key (0 unless `tombstones_go`); largest timestamp of the records
+            that stay, -(2^63) if none does.
 
         Raises:
             ValueError: a record does not parse; the contents of `out` are undefined.
@@ -110,27 +112,28 @@ class OffsetMap(Protocol):
         crc32c: Checksum,
         /,
     ) -> tuple[int, int]:
-        """Put the keys of a run of batches from the byte `position` on, where `offset` begins: of batches that begin
-        below the offset `until`. Batches that end below `first_dirty` are skipped.
+        """Put the keys of a run of batches, from the byte `position` on, where `offset` begins; the run takes batches
+        that begin below the position `until`. Batches that end below `first_dirty` are skipped.
 
-        The run ends before a batch that it does not take: one that does not follow, is not whole, does not hold its CRC
-        or does not parse; that is compressed, a marker, or of a transaction; whose keys do not fit, or whose records
-        are more than are left of `count_max`. Some keys of that batch may be in the map: they are put again with it.
+        The run ends before a batch that it does not handle: one that does not follow, is not whole, fails its CRC or
+        does not parse; one that is compressed, a marker, or part of a transaction; one whose keys do not fit, or that
+        has more records than are left of `count_max`. Some keys of that batch may be in the map already; they are put
+        again with it.
 
         Returns:
-            where the run ended, and the offset that follows.
+            position and offset after the run.
         """
 
     def keep_batches(
         self, data: Buffer, position: int, offset: int, until: int, count_max: int, crc32c: Checksum, /
     ) -> tuple[int, int, list[Stays]]:
-        """Verdicts on the batches of a run (see `note_batches`). An empty batch does not stay.
+        """Return verdicts on the batches of a run (see `note_batches`). An empty batch does not stay.
 
-        The run ends before a batch as `note_batches` says it, before one that has a delete horizon (KIP-534), and
-        before one with a tombstone that stays, and for which the time begins to count.
+        The run ends before any batch at which `note_batches` ends, before one with a delete horizon (KIP-534), and
+        before one with a tombstone that stays, as its delete horizon has to be set.
 
         Returns:
-            where the run ended, the offset that follows, and for each batch what stays.
+            position and offset after the run, and a verdict for each of its batches.
         """
 
 
@@ -248,7 +251,7 @@ class PythonOffsetMap:
 
 
 def is_of_a_transaction(header: BatchHeader) -> bool:
-    """Whether the batch is part of a transaction, or a marker: other batches decide whether its records count."""
+    """True if the batch is part of a transaction, or a marker: whether its records count depends on other batches."""
     return header.is_control or header.is_transactional
 
 
@@ -262,7 +265,7 @@ class _Found(NamedTuple):
 
 
 def _walk(records: Buffer, position: int, count: int, base_offset: int, base_timestamp: int) -> Iterator[_Found]:
-    """Add the keys of a batch's records. Raises ValueError if one does not parse."""
+    """Yield each of `count` records of a batch. Raises ValueError if one does not parse."""
     data = bytes(records)
     total = len(data)
     if not 0 <= position <= total or not 0 <= count <= (total - position) // RECORD_BYTES_MIN:
@@ -290,7 +293,7 @@ def _walk(records: Buffer, position: int, count: int, base_offset: int, base_tim
 
 
 def _whole(data: Buffer, position: int, offset: int, crc32c: Checksum) -> BatchHeader | None:
-    """Header of the batch at `position`; None unless it is whole, begins at `offset` and matches its CRC."""
+    """Return the header of the batch at `position`; None unless it is whole, begins at `offset` and matches its CRC."""
     left = len(data) - position
     if position < 0 or left < HEADER_SIZE:
         return None
@@ -305,7 +308,7 @@ def _whole(data: Buffer, position: int, offset: int, crc32c: Checksum) -> BatchH
 
 
 def _walk_batch(data: Buffer, position: int, header: BatchHeader) -> Iterator[_Found]:
-    """Raises ValueError, also where bytes are left behind the records."""
+    """Yield each record of a batch. Raises ValueError if one does not parse, or bytes follow the last one."""
     batch = memoryview(data)[position : position + header.size]
     end = HEADER_SIZE
     for found in _walk(batch, HEADER_SIZE, header.count, header.base_offset, header.base_timestamp):
@@ -316,7 +319,7 @@ def _walk_batch(data: Buffer, position: int, header: BatchHeader) -> Iterator[_F
 
 
 def _without(batch: memoryview, header: BatchHeader, stay: list[_Found], crc32c: Checksum) -> bytes | None:
-    """The batch with the records in `stay` alone."""
+    """Return the batch with only the records in `stay`; None if there are none."""
     if not stay:
         return None
     out = bytearray(batch[:HEADER_SIZE])
@@ -338,7 +341,7 @@ def _field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
 
 
 def new_offset_map(buffer_bytes: int) -> OffsetMap:
-    """An empty map. `buffer_bytes`: Kafka's `log.cleaner.dedupe.buffer.size`, the memory that it may take."""
+    """Return an empty map. `buffer_bytes`: memory that it may take (Kafka's `log.cleaner.dedupe.buffer.size`)."""
     secret = secrets.token_bytes(SECRET_BYTES)
     try:
         from strandline.log._offsets import OffsetMap as CompiledOffsetMap

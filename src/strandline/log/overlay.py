@@ -1,10 +1,10 @@
-"""A disk that changes nothing: what is written to it stays in memory, over files that are opened for reading alone.
+"""A disk that changes nothing: writes stay in memory, over files that are opened for reading only.
 
-So the product's own recovery can be run over a directory to see what it would do (`strandline log verify`,
-`strandline log repair --dry-run`), and what it says is what a start does, not a second description of it.
+So the product's own recovery can run over a directory to show what it would do (`strandline log verify`,
+`strandline log repair --dry-run`), and the result is what a start does, instead of a second description of it.
 
-What is written is a few kilobytes a partition (checkpoints, indexes that are built anew); bytes that stay are read from
-their files. Content is never copied.
+Writes take a few kilobytes a partition (checkpoints, rebuilt indexes); unchanged bytes are read from their files, and
+never copied.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Change(NamedTuple):
     """Change of one file, by its name before and after.
 
     Attributes:
-        before: None for a file that is new.
-        after: None for a file that is gone.
-        bytes_before, bytes_after: sizes; -1 where there is no such file.
+        before: name before; None if the file is new.
+        after: name after; None if the file is gone.
+        bytes_before, bytes_after: sizes; -1 if there is no such file.
     """
 
     before: str | None
@@ -42,7 +42,7 @@ class Change(NamedTuple):
 
 
 class _Descriptors:
-    """Open files of the real disk, for reading alone; the least recently used is closed."""
+    """Open files of the real disk, for reading only; beyond a limit the least recently used is closed."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
@@ -64,7 +64,7 @@ class _Descriptors:
 
 
 class _Content:
-    """A file as it would be: `kept` bytes of its source, zeros up to `size`, `pieces` over both, the latest last."""
+    """Content of a file: `kept` bytes of its source, zeros up to `size`, and `pieces` over both, the latest last."""
 
     __slots__ = ("kept", "modified_ms", "pieces", "size", "source")
 
@@ -102,7 +102,7 @@ class _Content:
 
 
 class _Directory:
-    """Names as they would be; those of the source are read when they are first asked for."""
+    """Names in a directory; those of the source are read on first use."""
 
     def __init__(self, source: str | None) -> None:
         self.source = source
@@ -131,11 +131,11 @@ def _found(source: str) -> Iterator[tuple[str, _Directory | _Content]]:
 
 
 class OverlayDisk:
-    """The Disk port over one directory, of which nothing is changed.
+    """Implements the Disk port over one directory, which is not changed.
 
     Invariants:
     - no file of the real directory is opened for writing, made, renamed or deleted;
-    - paths outside of `root` are not there.
+    - paths outside of `root` do not exist.
     """
 
     busy = False
@@ -148,17 +148,17 @@ class OverlayDisk:
         self._removed: list[str] = []
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close all descriptors."""
         self._descriptors.close()
 
     # ------------------------------------------------------------------ files and names
 
     def lock(self, path: str) -> DirectoryLock:
-        """Nobody else sees what is written here. Who reads the real directory takes its lock there."""
+        """Return a lock without effect: no other process sees these writes. Readers lock the real directory instead."""
         return _NoLock()
 
     def open(self, path: str, *, create: bool = False) -> OverlayFile:
-        """Open a file as it would be. Raises FileNotFoundError unless `create`."""
+        """Open a file. Raises FileNotFoundError unless `create`."""
         parent, name = self._parent(path)
         found = parent.entries.get(name)
         if found is None:
@@ -170,7 +170,7 @@ class OverlayDisk:
         return OverlayFile(path, found, self._descriptors)
 
     def exists(self, path: str) -> bool:
-        """Whether the name would be there."""
+        """True if the name exists."""
         try:
             self._at(path)
         except FileNotFoundError:
@@ -182,11 +182,11 @@ class OverlayDisk:
         return True
 
     def is_directory(self, path: str) -> bool:
-        """Whether a directory of this name would be there."""
+        """True if a directory of this name exists."""
         return self.exists(path) and isinstance(self._at(path), _Directory)
 
     def listdir(self, path: str) -> list[str]:
-        """Names in the directory, sorted."""
+        """Return the names in the directory, sorted."""
         return sorted(self._directory(path).entries)
 
     def mkdir(self, path: str) -> None:
@@ -197,7 +197,7 @@ class OverlayDisk:
             parent.entries.setdefault(name, _Directory(None))
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or a directory over what has that name."""
+        """Move a file or a directory, replacing what has the target's name."""
         found = self._at(source)
         old_parent, old_name = self._parent(source)
         new_parent, new_name = self._parent(target)
@@ -220,20 +220,20 @@ class OverlayDisk:
         self.unlink(path)
 
     def free_bytes(self, path: str) -> int:
-        """Free space without bound: nothing is written to a disk."""
+        """Return a practically unlimited number: nothing is written to a disk."""
         return 1 << 62
 
     def total_bytes(self, path: str) -> int:
-        """As `free_bytes`."""
+        """Return the same as `free_bytes`."""
         return 1 << 62
 
     def modified_ms(self, path: str) -> int:
-        """Time at which the file was last written to; 0 for one that was written here. Raises FileNotFoundError."""
+        """Return the time of the last write to the file; 0 for a file made here. Raises FileNotFoundError."""
         found = self._at(path)
         return found.modified_ms if isinstance(found, _Content) else 0
 
     def boot_id(self) -> str:
-        """The kernel's id of this boot, as a start on this machine would find it."""
+        """Return the kernel's id of this boot, as a start on this machine would find it."""
         try:
             with open("/proc/sys/kernel/random/boot_id") as source:
                 return source.read().strip()
@@ -246,23 +246,23 @@ class OverlayDisk:
         """Do nothing: nothing is written to the disk, so nothing can be lost."""
 
     def sync_dir(self, path: str) -> None:
-        """As `sync_now`."""
+        """Do nothing, as `sync_now`."""
 
     async def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> None:
-        """As `sync_now`."""
+        """Do nothing, as `sync_now`."""
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:
-        """`pread`: nobody else waits for this thread."""
+        """Do `pread`, blocking: nothing else needs this thread."""
         return file.pread(size, position)
 
     async def unlink_slowly(self, path: str) -> None:
-        """`unlink`: it frees nothing."""
+        """Do `unlink`: it frees no space."""
         self.unlink(path)
 
-    # ------------------------------------------------------------------ what has changed
+    # ------------------------------------------------------------------ changes
 
     def changes(self) -> list[Change]:
-        """Files that would not be as they are on the disk, by name."""
+        """Return the files that differ from those on the disk, by name."""
         before: dict[str, tuple[str, int]] = {}
         after: dict[str, tuple[str, _Content]] = {}
         self._walk(self._tree, "", before, after)
@@ -346,7 +346,7 @@ class OverlayFile:
         return self._path
 
     def pwrite(self, data: Buffer, position: int) -> None:
-        """Keep it in memory, unless that is what stands there: recovery writes much again as it was."""
+        """Keep a write in memory, unless the file has these bytes already: recovery writes much again unchanged."""
         content, written = self._content, bytes(data)
         if position + len(written) > content.size or self.pread(len(written), position) != written:
             content.write(written, position)
@@ -356,23 +356,23 @@ class OverlayFile:
         return self._content.read(self._descriptors, size, position)
 
     def pread_nowait(self, size: int, position: int) -> bytes:
-        """Read as `pread`: nobody else waits for this thread."""
+        """Do `pread`, blocking: nothing else needs this thread."""
         return self.pread(size, position)
 
     def size(self) -> int:
-        """Bytes."""
+        """Return the file's size in bytes."""
         return self._content.size
 
     def truncate(self, size: int) -> None:
-        """Set the size."""
+        """Set the file's size."""
         self._content.truncate(size)
 
     def allocate(self, position: int, size: int) -> None:
-        """Zeros up to there."""
+        """Extend the file with zeros."""
         self._content.size = max(self._content.size, position + size)
 
     def close(self) -> None:
-        """The descriptors are the disk's."""
+        """Do nothing: the disk keeps the descriptors."""
 
 
 class _NoLock:

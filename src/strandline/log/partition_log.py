@@ -1,7 +1,7 @@
 """One partition's log: segments, indexes, leader epochs, producer state. Appending and reading.
 
-No network, no locks; it runs on the loop's thread. What it consists of and how it becomes durable is in `log_state.py`,
-how it is cut in `cutting.py`; opening a directory after a stop is `recovery.open_log`.
+No network and no locks; it runs on the loop's thread. Its parts and how they become durable are in `log_state.py`, how
+it is cut in `cutting.py`; `recovery.open_log` opens a directory after a stop.
 """
 
 from __future__ import annotations
@@ -53,42 +53,43 @@ from strandline.proto.marks import mark
 T = TypeVar("T")
 
 ANY_SIZE = 1 << 62
-"""For `one_batch_bytes`: a batch is read however large it is."""
+"""Value of `one_batch_bytes` for reading a batch of any size."""
 
 _BEGINNING = "beginning.tmp"
-"""The producer snapshot of a log's start, until it is durable."""
+"""Name of the producer snapshot of a log's start until it is durable."""
 
 _COLD_ATTEMPTS = 8
-"""Reads off the loop before a read gives in and waits: the cache may be so short that it loses what was just read."""
+"""Reads off the loop before a read blocks after all: the page cache may be too small to keep what was just read."""
 
 
 class LogRead(NamedTuple):
-    """Whole batches, as they are on disk. The first may begin before the offset asked for; readers skip its records."""
+    """Whole batches, as they are on disk. The first may begin before the requested offset; readers skip those
+    records."""
 
     data: bytes
     first_offset: Offset
-    """Base offset of the first batch; the offset asked for when `data` is empty."""
+    """Base offset of the first batch; the requested offset if `data` is empty."""
     next_offset: Offset
-    """Offset after the last batch: where to read on."""
+    """Offset after the last batch, at which to read on."""
 
 
 class BatchPart(NamedTuple):
-    """Consecutive bytes of one batch, which is too large to be read at once."""
+    """Consecutive bytes of one batch that is too large to be read at once."""
 
     data: bytes
     position: int
-    """Position of the bytes in the batch."""
+    """Position of the bytes within the batch."""
     batch_size: int
     first_offset: Offset
     """Base offset of the batch."""
     next_offset: Offset
     """Offset after the batch."""
     crc: int
-    """The CRC-32C of the batch up to the end of this part, for the reading of the next one."""
+    """CRC-32C of the batch up to the end of this part, for reading the next part."""
 
 
 class TimestampedOffset(NamedTuple):
-    """A record found by time."""
+    """Record found by its timestamp."""
 
     offset: Offset
     timestamp_ms: int
@@ -101,29 +102,30 @@ class AppendResult(NamedTuple):
     base_offset: Offset
     next_offset: Offset
     log_append_time_ms: int
-    """The leader's time, where `message.timestamp.type` is LogAppendTime; else -1."""
+    """The leader's time if `message.timestamp.type` is LogAppendTime; else -1."""
     log_start_offset: Offset
     duplicate: bool
     """True if the batch was a retry and nothing was written; the offsets are those of the original."""
     data: memoryview
-    """The bytes as written; valid as long as the buffer that was passed in, of which they need not be a part."""
+    """The bytes as written; valid as long as the buffer that was passed in, which they need not be a part of."""
 
 
 class LogReader(LogState):
-    """The reading half of a `PartitionLog`: by offset, by time, bounded, never waiting for a cold disk on the loop."""
+    """The reading half of a `PartitionLog`: by offset and by time, with bounds. Reads do not block the loop on a cold
+    disk."""
 
     __slots__ = ()
 
     def read(
         self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
     ) -> LogRead | None:
-        """Whole batches from the one that holds `offset` on: at most `max_bytes` (but one batch at least, if it has at
-        most `one_batch_bytes`), none that reaches `limit_offset`. Empty at the limit; None where the disk would have to
-        be waited for (then `read_cold`).
+        """Return whole batches from the one that holds `offset` on: at most `max_bytes` (but at least one batch, if it
+        has at most `one_batch_bytes`), and none that reaches `limit_offset`. Empty at the limit; None if reading would
+        block (then call `read_cold`).
 
         Raises:
-            KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE where the first batch is
-                not the one that was written (rule B19); KAFKA_STORAGE_ERROR when the disk fails.
+            KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE if the first batch is not
+                the one that was written (rule B19); KAFKA_STORAGE_ERROR if the disk fails.
         """
         try:
             return self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread_nowait)
@@ -135,16 +137,16 @@ class LogReader(LogState):
     async def read_cold(
         self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
     ) -> LogRead:
-        """`read` for bytes that are not in memory; the waiting is done off the loop."""
+        """Do what `read` does, for bytes that are not in memory; the waiting is done off the loop."""
         # rule B14/bounds-taken-anew-in-mid-read
         return await self.cold(lambda pread: self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread))
 
     def read_part(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart | None:
-        """At most `max_bytes` of the batch that holds `offset` (below the log end), from its byte `position` on; None
-        where the disk would have to be waited for (then `read_part_cold`). For a batch that is too large to be sent at
-        once. `crc`: of the parts before (`BatchPart.crc`), 0 at the beginning.
+        """Return at most `max_bytes` of the batch that holds `offset` (below the log end), from its byte `position` on;
+        None if reading would block (then call `read_part_cold`). For batches too large to be sent at once. `crc`:
+        `BatchPart.crc` of the part before, 0 at the beginning.
 
-        Raises KafkaError as `read`: for a batch that does not hold instead of its last part, so that it is never whole.
+        Raises KafkaError as `read` does: for a damaged batch at its last part, so that it never arrives whole.
         """
         try:
             return self._read_part(offset, position, max_bytes, crc, pread_nowait)
@@ -154,12 +156,12 @@ class LogReader(LogState):
             return None
 
     async def read_part_cold(self, offset: int, position: int, max_bytes: int, crc: int) -> BatchPart:
-        """`read_part` for bytes that are not in memory; the waiting is done off the loop."""
+        """Do what `read_part` does, for bytes that are not in memory; the waiting is done off the loop."""
         return await self.cold(lambda pread: self._read_part(offset, position, max_bytes, crc, pread))
 
     async def cold(self, read: Callable[[Pread], T]) -> T:
-        """Result of `read`, without waiting for a cold disk on the loop. It is called anew after each wait, for
-        the log may change meanwhile. Raises what it raises, and KafkaError."""
+        """Return the result of `read`, without blocking the loop on a cold disk. `read` is called again after each
+        wait, as the log may change meanwhile. Raises its errors, and KafkaError."""
         for _ in range(_COLD_ATTEMPTS):
             try:
                 return read(pread_nowait)
@@ -171,7 +173,7 @@ class LogReader(LogState):
         try:
             await self.disk.pread_cold(cold.file, cold.size, cold.position)
         except FileNotFoundError:
-            pass  # its segment was deleted meanwhile: the next attempt looks for the offset anew
+            pass  # its segment was deleted meanwhile: the next attempt looks up the offset again
         except DiskError as error:
             raise _unreadable(error) from error
         finally:
@@ -190,7 +192,7 @@ class LogReader(LogState):
             raise _unreadable(error) from error
 
     def _find(self, offset: int, pread: Pread) -> tuple[Segment, int, BatchHeader, int]:
-        """The batch that holds `offset`: its segment, position and header, and the offset after the segment."""
+        """Return segment, position and header of the batch that holds `offset`, and the offset after the segment."""
         i = bisect_right(self.bases, offset) - 1
         segment = self.segments[i]
         following: int = self.log_end_offset
@@ -227,7 +229,7 @@ class LogReader(LogState):
         return BatchPart(data, position, header.size, Offset(header.base_offset), Offset(header.next_offset), crc)
 
     def _read_batches(self, offset: int, max_bytes: int, limit: int, one_batch_bytes: int, pread: Pread) -> LogRead:
-        """Read whole batches. One that does not hold ends what is read, or is an error where it stands first."""
+        """Read whole batches. A damaged batch ends the read, or is an error if it is the first."""
         segment, position, header, following = self._find(offset, pread)
         if segment.holes:
             limit = min(limit, segment.holes.offset_after(offset))
@@ -239,10 +241,10 @@ class LogReader(LogState):
             else:
                 try:
                     end, next_offset = segment.end_within(position, end_max, limit, pread)
-                except KafkaError:  # damage on the way is nothing to the batch that was asked for
+                except KafkaError:  # damage after the requested batch does not concern it
                     if position + header.size <= end_max:
                         end, next_offset = position + header.size, header.next_offset
-        else:  # it reaches the limit, if its header is right: else who waits for the rest would wait for ever
+        else:  # it reaches the limit, if its header is right: if not, a reader that waits for more would wait for ever
             self._whole_batch(segment, position, header, pread)  # rule B19/rotten-end-is-waited-for
         if next_offset < 0:
             return LogRead(b"", Offset(offset), Offset(offset))
@@ -259,15 +261,15 @@ class LogReader(LogState):
         return LogRead(data[:size], Offset(header.base_offset), Offset(intact_offset))
 
     def _rotten(self, segment: Segment, position: int, offset: int, reason: str) -> KafkaError:
-        """Bytes that are not those that were written, and go to nobody (rule B19)."""
+        """Return the error for bytes that are not those that were written, which no reader gets (rule B19)."""
         mark("rot-found")
         return segment.damaged(position, reason, offset=offset)
 
     # ------------------------------------------------------------------ aborted transactions
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction] | None:
-        """Aborted transactions that have records in [`start`, `end`), by rising marker; None where the disk would have
-        to be waited for (then `aborted_transactions_cold`). Raises KafkaError as `read`."""
+        """Return the aborted transactions that have records in [`start`, `end`), by rising marker; None if reading
+        would block (then call `aborted_transactions_cold`). Raises KafkaError as `read` does."""
         try:
             return self._aborted_transactions(start, end, pread_nowait)
         except ColdRead as cold:
@@ -276,14 +278,14 @@ class LogReader(LogState):
             return None
 
     async def aborted_transactions_cold(self, start: int, end: int) -> list[AbortedTransaction]:
-        """`aborted_transactions` for indexes that are not in memory; the waiting is done off the loop."""
+        """Do what `aborted_transactions` does, for indexes that are not in memory; the waiting is done off the loop."""
         return await self.cold(lambda pread: self._aborted_transactions(start, end, pread))
 
     async def read_committed_cold(
         self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
     ) -> tuple[LogRead, list[AbortedTransaction]]:
-        """`read_cold`, and the aborted transactions that have records in what was read: both of one state of the log,
-        for compaction takes what was aborted from both."""
+        """Do what `read_cold` does, and return the aborted transactions with records in the data. Both are of one state
+        of the log, as compaction removes aborted records from both."""
 
         def read(pread: Pread) -> tuple[LogRead, list[AbortedTransaction]]:
             found = self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread)
@@ -301,9 +303,9 @@ class LogReader(LogState):
     # ------------------------------------------------------------------ by time
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
-        """The first record below the limit that is as young as `timestamp_ms` or younger; None if there is none.
+        """Return the first record below the limit with a timestamp of at least `timestamp_ms`; None if there is none.
 
-        Raises KafkaError as `read`.
+        Raises KafkaError as `read` does.
         """
         try:
             return self._offset_for_timestamp(timestamp_ms, limit_offset)
@@ -341,7 +343,7 @@ class LogReader(LogState):
         return None
 
     def _whole_batch(self, segment: Segment, position: int, header: BatchHeader, pread: Pread) -> bytes:
-        """The batch at `position`, which holds."""
+        """Return the batch at `position` if it is intact, else raise KafkaError."""
         data = pread(segment.file, header.size, position)
         # rule B19/time-is-looked-up-in-rot
         if not intact_end(data, header.base_offset, self.epochs, self.log_start_offset)[0]:
@@ -350,7 +352,8 @@ class LogReader(LogState):
         return data
 
     def max_timestamp(self, limit_offset: int) -> TimestampedOffset | None:
-        """The first record below the limit that has the largest timestamp there (KIP-734); None in an empty range."""
+        """Return the first record below the limit with the largest timestamp there (KIP-734); None if there is no
+        record."""
         try:
             return self._max_timestamp(limit_offset)
         except DiskError as error:
@@ -382,7 +385,8 @@ class LogReader(LogState):
         return TimestampedOffset(Offset(last_offset), timestamp, LeaderEpoch(header.leader_epoch))
 
     def _newest_within(self, segment: Segment, limit: int) -> tuple[int, int]:
-        """The largest timestamp of the whole batches between log start and `limit`, and where its batch ends."""
+        """Return the largest timestamp of the whole batches between log start and `limit`, and the last offset of its
+        batch."""
         best = (-1, -1)
         for _, header in segment.headers(0, pread_blocking):
             if header.last_offset >= limit:
@@ -417,12 +421,12 @@ class PartitionLog(LogReader, LogCutter):
         has_room: bool = True,
         verification: Verification | None = None,
     ) -> AppendResult:
-        """Judge a client's batches, give them offsets in place, and write them: all of them or none.
+        """Check a client's batches, set their offsets in place, and write them: all of them or none.
 
-        `batches` is a writable view of the receive buffer; `now_ms` is wall time, for stamps. A batch that is among the
-        producer's last five is not written again (rule C1). Without `has_room` only such a batch is taken. The first
-        batch of a transaction needs a current `verification`. Coordinators write into transactions without a sequence
-        (-1), which then is not checked.
+        `batches` is a writable view of the receive buffer; `now_ms` is wall time, for timestamps. A batch that is among
+        the producer's last five is not written again (rule C1). Without `has_room` only such a batch is accepted. The
+        first batch of a transaction needs a current `verification`. Coordinators write into transactions without a
+        sequence (-1), which is not checked then.
 
         Raises:
             KafkaError: the caller's mistake, see `check_client_batches` and `ProducerStates.check`; KAFKA_STORAGE_ERROR
@@ -456,10 +460,9 @@ class PartitionLog(LogReader, LogCutter):
         return AppendResult(base_offset, self.log_end_offset, append_time_ms, self.log_start_offset, False, batches)
 
     def append_batch(self, batch: bytearray, leader_epoch: int) -> AppendResult:
-        """Write one batch that this node built itself and that has no producer; its base offset and epoch are set in
-        place.
+        """Write one batch that this node built itself, without a producer; its base offset and epoch are set in place.
 
-        Raises KafkaError and StorageError as `append_as_leader`.
+        Raises KafkaError and StorageError as `append_as_leader` does.
         """
         self._check_usable()
         header = parse_header(batch)
@@ -475,8 +478,8 @@ class PartitionLog(LogReader, LogCutter):
     def append_marker(
         self, marker: Marker, leader_epoch: int, now_ms: int, *, transaction_version: int
     ) -> AppendResult:
-        """Write the marker that ends a producer's transaction here; `now_ms` is wall time. A producer that has none
-        open gets it all the same: its coordinator may send it twice.
+        """Write the marker that ends a producer's transaction here; `now_ms` is wall time. It is written even if the
+        producer has no open transaction, as its coordinator may send it twice.
 
         Raises:
             KafkaError: TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH, see `ProducerStates.check_marker`;
@@ -493,17 +496,17 @@ class PartitionLog(LogReader, LogCutter):
         return AppendResult(base_offset, self.log_end_offset, -1, self.log_start_offset, False, view)
 
     def append_as_follower(self, batches: memoryview) -> Offset:
-        """Write batches as the leader has them, offsets and epochs included; returns the new log end offset.
+        """Write batches as the leader has them, offsets and epochs included; return the new log end offset.
 
-        Sequences are not checked (the leader did), CRC and contiguity are: whole batches only, all or none of them.
-        Compaction takes records, and leaves a gap batch for offsets that have none: so a batch that was lost shows on
-        a compacted topic too. A gap that began before the log end is taken from there on (schedule 74). An empty log
-        may begin inside its first batch: where records were deleted up to the middle of a batch, the leader has the
-        whole of it, and so will this log, from the same log start on (KAFKA-6975, schedule 55).
+        Sequences are not checked (the leader did that), but CRC and contiguity are. Whole batches only, all or none of
+        them. Compaction leaves a gap batch for offsets whose records it removed, so a lost batch shows on a compacted
+        topic, too. A gap batch that begins before the log end is taken from there on (schedule 74). An empty log may
+        begin inside its first batch: if records were deleted up to the middle of a batch, the leader has the whole
+        batch, and so will this log, from the same log start on (KAFKA-6975, schedule 55).
 
         Raises:
-            KafkaError: CORRUPT_MESSAGE for bytes that are no batches or do not hold their CRC, OFFSET_OUT_OF_RANGE when
-                they do not begin at the log end; KAFKA_STORAGE_ERROR. Nothing was written.
+            KafkaError: CORRUPT_MESSAGE for bytes that are no batches or fail their CRC, OFFSET_OUT_OF_RANGE if they do
+                not begin at the log end; KAFKA_STORAGE_ERROR. Nothing was written.
             StorageError: the disk failed; the log is fenced from now on.
         """
         self._check_usable()
@@ -549,7 +552,8 @@ class PartitionLog(LogReader, LogCutter):
             )
 
     def _find_duplicate(self, headers: list[BatchHeader], verification: Verification | None) -> AppendResult | None:
-        """The answer for batches that are all in the log already; None if they may be written. Raises KafkaError."""
+        """Return the result for batches that are all in the log already; None if they may be written. Raises
+        KafkaError."""
         originals: list[ProducerBatch] = []
         previous: dict[int, BatchHeader] = {}
         now_ms = self._clock.monotonic_ms() if self.producers.refusals else 0.0
@@ -578,8 +582,8 @@ class PartitionLog(LogReader, LogCutter):
         )
 
     def _write(self, data: memoryview, headers: list[BatchHeader], leader_epoch: int | None, now_ms: int) -> None:
-        """The one place that adds bytes. `headers` are those of `data`, but for the base offset and, unless
-        `leader_epoch` is None, the epoch, which the leader gave them since.
+        """Write bytes: the only place that adds any. `headers` are those of `data`, except for the base offset and,
+        unless `leader_epoch` is None, the epoch, which the leader has set since.
         """
         config = self.config
         offset: int = self.log_end_offset
@@ -614,7 +618,7 @@ class PartitionLog(LogReader, LogCutter):
     def _end_transaction(
         self, data: memoryview, headers: list[BatchHeader], header: BatchHeader, offset: int, now_ms: int
     ) -> None:
-        """The marker with this header, one of `headers`, was written at `offset`."""
+        """Update state and index for the marker with this header, one of `headers`, which was written at `offset`."""
         position = 0
         for one in headers:
             if one is header:
@@ -626,9 +630,9 @@ class PartitionLog(LogReader, LogCutter):
             self.aborted_in(self.segments[-1], pread_blocking).append(aborted)
 
     def roll(self) -> None:
-        """Close the active segment and begin a new one at the log end; nothing to do while it is empty.
+        """Close the active segment and begin a new one at the log end; no effect if the active one is empty.
 
-        Raises KafkaError and StorageError as `append_as_leader`.
+        Raises KafkaError and StorageError as `append_as_leader` does.
         """
         self._check_usable()
         if self.segments[-1].size:
@@ -638,10 +642,10 @@ class PartitionLog(LogReader, LogCutter):
                 raise self.disk_failed(error) from error
 
     def _write_shortcuts(self, segment: Segment) -> None:
-        """Index entries, and a producer snapshot that bounds a later replay: not synced, and nothing depends on them.
+        """Write index entries, and a producer snapshot that bounds a later replay. Neither is synced or needed.
 
-        The append is in the log whatever becomes of them, and its offsets are taken (KAFKA-7866, schedule 19):
-        therefore after the end has moved. A full disk is no reason to fail; any other failure fences the log. Raises
+        The append is in the log whether this succeeds or not, and its offsets are used up (KAFKA-7866, schedule 19): so
+        this comes after the log end has moved. A full disk is no failure; any other error fences the log. Raises
         StorageError.
         """
         try:
@@ -661,17 +665,17 @@ class PartitionLog(LogReader, LogCutter):
     # ------------------------------------------------------------------ leader epochs
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, Offset]:
-        """The largest known epoch <= `epoch` and where it ends; (-1, -1) if there is none (KIP-279)."""
+        """Return the largest known epoch <= `epoch` and its end offset; (-1, -1) if there is none (KIP-279)."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
-        """Epoch of the record at `offset`; -1 if not known."""
+        """Return the epoch of the record at `offset`; -1 if not known."""
         return self.epochs.epoch_at(offset)
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
-        """This node leads `epoch` from `offset` on: known before any record of it exists, so that followers can be
-        answered (schedule 3). Durable with the next sync of this log or `flush_epochs`; recovery has it from the first
-        durable batch of the epoch anyway.
+        """Record that this node leads `epoch` from `offset` on, before any record of it exists, so that followers can
+        be answered (schedule 3). Durable with the next sync of this log or `flush_epochs`; recovery also finds it in
+        the first durable batch of the epoch.
         """
         self._check_usable()
         self.epochs.assign(epoch, offset)
@@ -686,10 +690,10 @@ class PartitionLog(LogReader, LogCutter):
     # ------------------------------------------------------------------ retention
 
     async def find_expired(self, now: Now, limit_offset: int, keep: retention.Keep) -> retention.Expired | None:
-        """Segments that age and size take from the front, below `limit_offset` (the high watermark); None: nothing. It
-        holds when this returns; `delete_records_before` is the caller's.
+        """Return the segments that age and size allow to delete from the front, below `limit_offset` (the high
+        watermark); None if there are none. Valid when this returns; the caller calls `delete_records_before`.
 
-        Raises KafkaError as `read`.
+        Raises KafkaError as `read` does.
         """
         while self.failure is None:
             try:
@@ -699,7 +703,7 @@ class PartitionLog(LogReader, LogCutter):
         return None
 
     async def find_cleanable(self, now: Now, limit_offset: int) -> Cleanable:
-        """Describe the work that compaction would find below `limit_offset` (the last stable offset). Raises KafkaError
+        """Return the work that compaction would find below `limit_offset` (the last stable offset). Raises KafkaError
         as `read` does."""
         return await self.cold(lambda pread: find_cleanable(self, now, limit_offset, pread))
 
@@ -708,26 +712,28 @@ class PartitionLog(LogReader, LogCutter):
     def begin_verification(
         self, producer_id: int, epoch: int, first_sequence: int, *, begins_at_0: bool
     ) -> Verification | None:
-        """Permission to be asked of the coordinator for the first batch of a transaction, for `append_as_leader`; None:
-        the transaction is open here with this epoch, there is nothing to ask. Two askings for one epoch share one, with
-        the lowest sequence (KAFKA-14884). It ends with the first batch, a marker, or a newer epoch.
+        """Return the object for which to ask the coordinator about the first batch of a transaction, and which
+        `append_as_leader` then needs. None: the transaction is open here with this epoch, and needs no verification.
+        Calls with the same epoch share one object, with the lowest sequence (KAFKA-14884). It ends with the first
+        batch, a marker, or a newer epoch.
 
-        `begins_at_0`: the transaction has an epoch of its own (KIP-890), so that a producer of which nothing is known
-        begins with sequence 0.
+        `begins_at_0`: the transaction has an epoch of its own (KIP-890), so that an unknown producer begins with
+        sequence 0.
 
-        Raises KafkaError (INVALID_PRODUCER_EPOCH) for an older epoch: there is nothing to ask either (KAFKA-18042).
+        Raises KafkaError (INVALID_PRODUCER_EPOCH) for an older epoch, which needs no verification either (KAFKA-18042).
         """
         return self.producers.begin_verification(
             producer_id, epoch, first_sequence, self._now_ms(), begins_at_0=begins_at_0
         )
 
     def end_verification(self, verification: Verification) -> None:
-        """The coordinator has refused it for good. After any other failure it stays, for the batch comes again."""
+        """Drop a verification that the coordinator refused for good. After other failures it stays, for the batch's
+        retry."""
         self.producers.end_verification(verification)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Offset below which every transaction has ended, with its marker below `high_watermark` (rule C6). On any
-        replica, by the high watermark that it knows."""
+        """Return the offset below which every transaction has ended, with its marker below `high_watermark` (rule C6).
+        Valid on any replica, for the high watermark that it knows."""
         producers = self.producers
         if not producers.open and not producers.ended:
             return high_watermark
@@ -735,25 +741,26 @@ class PartitionLog(LogReader, LogCutter):
         return min(high_watermark, first)
 
     def open_transactions(self) -> list[OpenTransaction]:
-        """Transactions whose marker has not come, oldest first."""
+        """Return the transactions without a marker yet, oldest first."""
         return self.producers.open_transactions()
 
     # ------------------------------------------------------------------ producers
 
     def lacks_producers(self) -> bool:
-        """Whether the log is empty, begins behind records that it never had, and was told nothing of their producers.
+        """True if the log is empty, begins after records that it never had, and was given nothing of their producers.
 
-        A replica that is new, or was cut whole, begins where its leader's log on the disk begins; what lies before is
-        in the object store alone (rule B24). The producer snapshot at its start stands for that.
+        A new replica, or one that was cut whole, begins where its leader's log on the disk begins; the records before
+        are in the object store only (rule B24). A producer snapshot at the log's start shows that their producers are
+        known.
         """
         start = self.log_start_offset
         return 0 < start == self.log_end_offset and not self.size_bytes and not self.snapshots.has(start)
 
     async def begin_with(self, offset: int, producers: ProducerStates) -> bool:
-        """Take in who has written what lies before `offset`, where the log begins. Durable when this returns, so that
-        no record is ever in the log without them. False: the log has begun elsewhere meanwhile, and is as it was.
+        """Take in the producers of the records before `offset`, where the log begins. Durable when this returns, so
+        that the log never has a record without them. False: the log begins elsewhere by now, and is unchanged.
 
-        Raises DiskError; FileNotFoundError where the log was deleted.
+        Raises DiskError; FileNotFoundError if the log was deleted.
         """
         path = f"{self.directory}/{_BEGINNING}"
         await write_synced(self.disk, {path: producers.encode_snapshot()})
@@ -765,22 +772,22 @@ class PartitionLog(LogReader, LogCutter):
         return True
 
     def expire_producers(self, now_ms: int) -> int:
-        """Forget producers that were silent for `producer.id.expiration.ms`; how many."""
+        """Forget producers that were silent for `producer.id.expiration.ms`; return their number."""
         return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
     # ------------------------------------------------------------------ the end
 
     def seal(self) -> None:
-        """Write what a clean stop leaves behind (indexes, producer snapshot); `sync_now` and `close_files` follow.
+        """Write the files of a clean stop (indexes, producer snapshot); `sync_now` and `close_files` follow.
 
-        Raises KafkaError and StorageError as `append_as_leader`.
+        Raises KafkaError and StorageError as `append_as_leader` does.
         """
         self._check_usable()
         try:
             active = self.segments[-1]
             self.unsynced.add_and_close(active.seal())
             self.unsynced.add(active.file)
-            # An empty one that begins behind what was deleted may know producers too.
+            # An empty segment that begins after deleted records may know producers, too.
             # rule C2/no-snapshot-at-a-clean-stop, rule B24/a-stop-answers-who-waits, rule B24/empty-logs-know-nobody
             if active.size or len(self.segments) > 1 or self.snapshots.has(self.log_end_offset):
                 # rule C2/snapshot-at-a-clean-stop-not-forced
@@ -792,7 +799,7 @@ class PartitionLog(LogReader, LogCutter):
             raise self.disk_failed(error) from error
 
     def close_files(self) -> None:
-        """Give every descriptor back; the log refuses everything from now on."""
+        """Close all descriptors; the log refuses everything from now on."""
         self.failure = self.failure or "closed"
         self.unsynced.abandon()
         for segment in self.segments:
@@ -800,7 +807,7 @@ class PartitionLog(LogReader, LogCutter):
             segment.close()
 
     def close(self) -> None:
-        """A clean stop: everything written, synced and closed. Raises KafkaError, StorageError; the files are closed
+        """Stop cleanly: write, sync and close everything. Raises KafkaError, StorageError; the files are closed
         anyway.
         """
         if self.failure == "closed":

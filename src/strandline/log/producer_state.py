@@ -1,21 +1,21 @@
-"""Producer state: what each idempotent producer wrote last, the ground of exactly-once appends (KIP-98; rule C1).
+"""Producer state: the last batches of each idempotent producer, by which appends are exactly-once (KIP-98; rule C1).
 
-Per producer id: its epoch and its last five batches. A batch that is already among the five is answered with its
-original offsets; one that does not follow on the last is refused.
+For each producer id: its epoch and its last five batches. A batch that is among the five is answered with its original
+offsets; one that does not follow on the last is refused.
 
-A batch that was refused for a reason that may pass is to come again (`Refusals`, schedule 52). What its producer has
-sent behind it is refused for the same reason until then. If the answer to it were OUT_OF_ORDER_SEQUENCE_NUMBER,
-librdkafka would number everything without an answer anew, under the next epoch, and among that may be batches that are
-stored. And where nothing is known of the producer, what is behind would be taken: librdkafka takes the ack of a later
-batch for the ack of the ones before it, so that the refused one would be lost.
+A batch that was refused for a reason that may pass is expected again (`Refusals`, schedule 52). Until then later
+batches of its producer are refused for the same reason. With OUT_OF_ORDER_SEQUENCE_NUMBER instead, librdkafka would
+renumber all unanswered batches under the next epoch, and some of those may be stored. And if nothing is known of the
+producer, a later batch would be accepted: librdkafka takes its ack for the ack of the ones before it, so the refused
+one would be lost.
 
 `Snapshots` are files of the state at an offset, so that a restart or a truncation replays little. One is written at
-each roll and clean stop (forced to disk with the segment, KAFKA-9892) and, as a mere shortcut that nothing depends on,
-after each `SNAPSHOT_INTERVAL_BYTES` of log. The one where the log begins is the only witness of the producers of
-records that retention has taken (schedule 86).
+each roll and clean stop (forced to disk with the segment, KAFKA-9892) and, as an optional shortcut, after each
+`SNAPSHOT_INTERVAL_BYTES` of log. The one at the log start is the only evidence of the producers of records that
+retention has deleted (schedule 86).
 
-Of transactions the state knows the first offset of each that is open, and those that have ended and may not be
-committed yet: the last stable offset comes of both (rule C6).
+For transactions the state has the first offset of each open one, and those that have ended and may not be committed
+yet: the last stable offset follows from both (rule C6).
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.marks import mark
 
 SEQUENCE_MAX = 0x7FFFFFFF
-"""The sequence after which 0 comes."""
+"""Last sequence before the wrap to 0."""
 
 REFUSAL_KEPT_MS = 10_000
 """Longest wait for a refused batch, in milliseconds. Its producer sends it again within a second or so
-(`retry.backoff.max.ms` is 1 s in the Java client and in librdkafka), and one that has given it up learns after this
-time that it is missing."""
+(`retry.backoff.max.ms` is 1 s in the Java client and in librdkafka); a producer that gave it up gets the error for a
+missing sequence after this time."""
 
 REFUSALS_MAX = 1_000
-"""Producers whose refused batches one table remembers, the latest: about 200 KB."""
+"""Maximum refused batches that one table remembers, the latest ones: about 200 KB."""
 
 BATCHES_KEPT = 5
-"""Kafka's number: clients may have at most five requests in flight and still be idempotent."""
+"""Batches remembered for each producer, as in Kafka: clients may have five requests in flight and stay idempotent."""
 
 ENDED_MAX = 64
-"""Transactions that have ended and may not be committed yet, of one log: beyond it the two oldest count as one."""
+"""Maximum ended transactions of one log that may not be committed yet; beyond it the two oldest count as one."""
 
 SNAPSHOT_VERSION = 1
 SNAPSHOT_INTERVAL_BYTES = 64 << 20
-"""Bounds the replay of a truncation: 64 MiB of 1 KB batches are walked in about 0.1 s."""
+"""Bytes of log between snapshots, which bounds the replay of a truncation: 64 MiB of 1 KB batches take about 0.1 s."""
 
 _NAME = re.compile(r"(\d{20})\.snapshot")
 _SNAPSHOT_HEAD = struct.Struct(">hIi")  # version, CRC-32C of what follows it, number of entries
@@ -76,12 +76,12 @@ K = TypeVar("K", bound=Hashable)
 
 
 def is_behind(sequence: int, other: int) -> bool:
-    """Whether `sequence` comes later than `other`, over the wrap at SEQUENCE_MAX."""
+    """True if `sequence` comes after `other`, with the wrap at SEQUENCE_MAX."""
     return 0 < ((sequence - other) & SEQUENCE_MAX) <= SEQUENCE_MAX // 2
 
 
 class Refusal(NamedTuple):
-    """The first batch of a producer that was refused; `refused_ms` is of a monotonic clock."""
+    """First batch of a producer that was refused; `refused_ms` is monotonic time."""
 
     epoch: int
     sequence: int
@@ -90,9 +90,9 @@ class Refusal(NamedTuple):
 
 
 class Refusals(Generic[K]):
-    """The first refused batch by producer, in the memory of this process alone.
+    """The first refused batch of each producer, in the memory of this process only.
 
-    Invariants: at most REFUSALS_MAX; of each producer the first batch of its latest epoch that was refused.
+    Invariants: at most REFUSALS_MAX entries; for each producer, the first refused batch of its latest epoch.
     """
 
     __slots__ = ("_refused",)
@@ -104,7 +104,7 @@ class Refusals(Generic[K]):
         return len(self._refused)
 
     def add(self, producer: K, refusal: Refusal) -> None:
-        """A batch was refused, and not written."""
+        """Add a batch that was refused and not written."""
         self.expire(refusal.refused_ms)
         known = self._refused.pop(producer, None)
         if known is not None and (
@@ -117,7 +117,7 @@ class Refusals(Generic[K]):
             del self._refused[next(iter(self._refused))]
 
     def before(self, producer: K, epoch: int, sequence: int, now_ms: float) -> Refusal | None:
-        """The refused batch that has to come again before one with this sequence is taken."""
+        """Return the refused batch that must come again before one with this sequence is accepted, or None."""
         refusal = self._refused.get(producer)
         if refusal is None or refusal.epoch != epoch or not is_behind(sequence, refusal.sequence):
             return None
@@ -127,17 +127,17 @@ class Refusals(Generic[K]):
         return refusal
 
     def written(self, producer: K, epoch: int, last_sequence: int) -> None:
-        """A batch was written: the refused one, perhaps by another leader, or one of another epoch."""
+        """Drop the refusal if the batch was written, perhaps by another leader, or one of another epoch was."""
         refusal = self._refused.get(producer)
         if refusal is not None and (refusal.epoch != epoch or not is_behind(refusal.sequence, last_sequence)):
             del self._refused[producer]
 
     def take(self, producer: K) -> Refusal | None:
-        """Forget a producer's refused batch, and return it."""
+        """Remove a producer's refused batch, and return it."""
         return self._refused.pop(producer, None)
 
     def expire(self, now_ms: float) -> None:
-        """Forget the oldest ones that are waited for no more."""
+        """Remove the oldest ones, whose wait is over."""
         while self._refused:
             producer = next(iter(self._refused))
             if now_ms - self._refused[producer].refused_ms < REFUSAL_KEPT_MS:
@@ -145,7 +145,7 @@ class Refusals(Generic[K]):
             del self._refused[producer]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self._refused.clear()
 
 
@@ -154,7 +154,7 @@ class SnapshotDamaged(Exception):
 
 
 class ProducerBatch(NamedTuple):
-    """One batch of a producer, as far as deduplication needs it."""
+    """One batch of a producer, as deduplication needs it."""
 
     first_sequence: int
     last_sequence: int
@@ -164,9 +164,9 @@ class ProducerBatch(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer id. `last_seen_ms` is this node's monotonic clock at the last append: expiry must not follow the
-    records' own timestamps, or a producer that writes history is forgotten while it writes, nor a wall clock that is
-    set, or a retry is written once more (schedule 100).
+    """State of one producer id. `last_seen_ms` is this node's monotonic clock at the last append. Expiry does not
+    follow the records' timestamps, or a producer that writes historic data would be forgotten while it writes; nor a
+    wall clock, which may be set, or a retry would be written once more (schedule 100).
     """
 
     __slots__ = (
@@ -192,11 +192,11 @@ class ProducerEntry:
         self.marker_offset = -1
         """Offset of the producer's last marker, if this process has met it; else -1."""
         self.transaction_start = -1
-        """First offset of its open transaction; -1: none is open."""
+        """First offset of its open transaction; -1 if none is open."""
 
 
 class SnapshotRow(NamedTuple):
-    """One row of a `.snapshot` file, fields as Kafka's ProducerSnapshot schema has them."""
+    """One row of a `.snapshot` file, with the fields of Kafka's ProducerSnapshot schema."""
 
     producer_id: int
     epoch: int
@@ -221,14 +221,14 @@ class ProducerStates:
     """All producers of one log.
 
     Invariants:
-    - a producer's batches lie in rising offsets, all of its current epoch, at most BATCHES_KEPT; those without a
-      sequence, of coordinators, are not among them;
+    - a producer's batches have rising offsets, are all of its current epoch, and at most BATCHES_KEPT; batches without
+      a sequence, which coordinators write, are not among them;
     - state changes only through `update`, after the batch has been written (KAFKA-6683);
-    - `refusals` and `verifications` are of this process alone, and say nothing of what is written;
+    - `refusals` and `verifications` are of this process only, and say nothing about what is written;
     - `open` has the first offset of each open transaction by producer, rising; `ended` those whose marker may lie at or
       above the high watermark, by rising marker;
-    - `unsettled` has producers whose open transaction may have ended in a log that was lost: nothing of them is taken
-      until it is known what became of it (rule C29).
+    - `unsettled` has producers whose open transaction may have ended in a log that was lost: their batches are refused
+      until its outcome is known (rule C29).
     """
 
     __slots__ = ("_entries", "_verifications", "ended", "open", "refusals", "unsettled")
@@ -245,11 +245,11 @@ class ProducerStates:
         return len(self._entries)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """Entry of a producer; None where nothing is known of it."""
+        """Return the entry of a producer; None if nothing is known of it."""
         return self._entries.get(producer_id)
 
     def entries(self) -> list[ProducerEntry]:
-        """Every producer, in order of id."""
+        """Return the entries of all producers, by id."""
         return [self._entries[producer_id] for producer_id in sorted(self._entries)]
 
     def check(
@@ -259,14 +259,15 @@ class ProducerStates:
         now_ms: float = 0.0,
         verification: Verification | None = None,
     ) -> ProducerBatch | None:
-        """Judge a producer's batch before it is written: the original if it is a duplicate, None if it may be written.
+        """Judge a producer's batch before it is written. Return the original batch for a duplicate, None if it may be
+        written.
 
-        `previous` is an earlier batch of the same producer in the same append, not yet in the state; `now_ms` (a
-        monotonic clock's) counts where there are `refusals`; `verification` lets the first batch of a transaction in.
+        `previous` is an earlier batch of the same producer in the same append, not yet in the state; `now_ms`
+        (monotonic) is used if there are `refusals`; `verification` admits the first batch of a transaction.
 
         Raises:
-            KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, NOT_ENOUGH_REPLICAS for
-                a batch that came before the first of its transaction, or of an unsettled producer, or the code of an
+            KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE; NOT_ENOUGH_REPLICAS for
+                a batch that came before the first of its transaction, or of an unsettled producer; or the error of an
                 earlier batch's refusal.
         """
         first = header.base_sequence
@@ -305,7 +306,8 @@ class ProducerStates:
         return None
 
     def refused(self, producer_id: int, refusal: Refusal) -> None:
-        """A producer's batch was refused for a reason that may pass: what is behind it waits until it comes again."""
+        """Record that a producer's batch was refused for a reason that may pass: later ones wait until it comes
+        again."""
         entry = self._entries.get(producer_id)
         if entry is not None:
             if refusal.epoch < entry.epoch:
@@ -332,12 +334,12 @@ class ProducerStates:
             )
 
     def update(self, header: BatchHeader, first_offset: int, now_ms: int) -> None:
-        """A batch of a producer was written at `first_offset`. Markers are for `end`."""
+        """Add a producer's batch that was written at `first_offset`. For markers use `end`."""
         if self.refusals:
             self.refusals.written(header.producer_id, header.producer_epoch, header.last_sequence)
         entry = self._seen(header, now_ms)
         if header[5] & TRANSACTIONAL_BIT:
-            self._verifications.pop(header.producer_id, None)  # its transaction is open, and needs none any more
+            self._verifications.pop(header.producer_id, None)  # no longer needed: the transaction is open
             if entry.transaction_start < 0:
                 entry.transaction_start = self.open[header.producer_id] = first_offset
         elif self._verifications:
@@ -373,7 +375,7 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, first_sequence: int, now_ms: int, *, begins_at_0: bool
     ) -> Verification | None:
-        """Begin the verification of a transaction, see `PartitionLog.begin_verification`."""
+        """Begin the verification of a transaction; see `PartitionLog.begin_verification`."""
         entry = self._entries.get(producer_id)
         if entry is not None and epoch < entry.epoch:
             raise _older_epoch(producer_id, epoch, entry.epoch)
@@ -393,7 +395,7 @@ class ProducerStates:
         return verification
 
     def end_verification(self, verification: Verification) -> None:
-        """The coordinator knows of no such transaction: this asking counts no more."""
+        """Drop a verification, because the coordinator knows of no such transaction."""
         if self._verifications.get(verification.producer_id) is verification:
             del self._verifications[verification.producer_id]
 
@@ -405,7 +407,7 @@ class ProducerStates:
     def _check_verified(
         self, header: BatchHeader, entry: ProducerEntry | None, verification: Verification | None
     ) -> None:
-        """Whether a batch belongs to the transaction that is open, or may begin one. Raises KafkaError."""
+        """Check that a batch belongs to the open transaction, or may begin one. Raises KafkaError."""
         figures = {"producer_id": header.producer_id, "epoch": header.producer_epoch, "sequence": header.base_sequence}
         if entry is not None and entry.transaction_start >= 0:
             if header.producer_id in self.unsettled:  # rule C29/unsettled-producers-write
@@ -439,9 +441,9 @@ class ProducerStates:
     def check_marker(self, marker: Marker, transaction_version: int) -> None:
         """Judge a coordinator's marker before it is written.
 
-        From version 2 on each transaction has an epoch of its own, and its marker the next one: a marker of the epoch
-        in which a transaction is open is of an earlier one (KIP-1228). Without an open one it is a marker that comes
-        again (KAFKA-19999).
+        From version 2 on, each transaction has an epoch of its own, and its marker has the next one. So a marker with
+        the epoch of the open transaction belongs to an earlier one (KIP-1228). If none is open, it is a repeated marker
+        (KAFKA-19999).
 
         Raises:
             KafkaError: TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH.
@@ -465,8 +467,8 @@ class ProducerStates:
     def end(
         self, header: BatchHeader, marker: Marker | None, first_offset: int, now_ms: int
     ) -> AbortedTransaction | None:
-        """A marker was written at `first_offset`: the transaction that it aborted, if it did. `marker` is None where
-        nothing but its header is known: it ends the transaction, and nobody learns how."""
+        """Apply a marker that was written at `first_offset`; return the transaction if it was aborted. `marker` is None
+        if only its header is known: then the transaction ends, with an unknown outcome."""
         asked = self._verifications.get(header.producer_id)
         if asked is not None and not asked.is_after(header.producer_epoch):
             del self._verifications[header.producer_id]  # rule C10/a-verification-outlives-a-marker
@@ -489,8 +491,8 @@ class ProducerStates:
         return AbortedTransaction(header.producer_id, start, first_offset, stable)
 
     def first_unstable(self, high_watermark: int) -> int:
-        """First offset of the oldest transaction that is open, or whose marker lies at `high_watermark` or above;
-        `high_watermark` if there is none below."""
+        """Return the first offset of the oldest transaction that is open, or whose marker lies at `high_watermark` or
+        above; `high_watermark` if there is none below it."""
         ended = self.ended
         # rule C6/a-marker-counts-before-it-is-committed
         while ended and ended[0].last_offset < high_watermark:
@@ -500,7 +502,7 @@ class ProducerStates:
         return min(first, next(iter(self.open.values()), high_watermark), high_watermark)
 
     def open_transactions(self) -> list[OpenTransaction]:
-        """Transactions whose marker has not come, oldest first."""
+        """Return the transactions without a marker yet, oldest first."""
         entries = (self._entries[producer_id] for producer_id in self.open)
         return [
             OpenTransaction(
@@ -516,7 +518,7 @@ class ProducerStates:
     # ------------------------------------------------------------------ forgetting
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers not seen for `expiration_ms`, unless a transaction of theirs is open; how many went."""
+        """Forget producers not seen for `expiration_ms` that have no open transaction; return their number."""
         # rule C2/open-transaction-expires
         gone = [
             producer_id
@@ -532,12 +534,12 @@ class ProducerStates:
         return len(gone)
 
     def keep(self, producer_ids: Container[int]) -> None:
-        """Forget all producers but these."""
+        """Forget all other producers."""
         self._entries = {number: entry for number, entry in self._entries.items() if number in producer_ids}
         self._find_open()
 
     def end_all(self) -> None:
-        """Every open transaction has ended, and what is to be known of its end is known elsewhere."""
+        """End all open transactions, whose outcomes are known elsewhere."""
         for producer_id in self.open:
             self._entries[producer_id].transaction_start = -1
         self.open.clear()
@@ -558,10 +560,10 @@ class ProducerStates:
     # ------------------------------------------------------------------ snapshots
 
     def encode_snapshot(self) -> bytes:
-        """A `.snapshot` file. Kafka's schema has one batch a row; ours has a row for each batch kept, oldest first:
-        Kafka's loader keeps the last row of a producer, ours all five, so that retries are recognised after a restart
-        as well. Before them all stand transactions that have ended and may not be committed yet: no sequence, the
-        offset of the marker, and the first offset in the place of a time.
+        """Encode a `.snapshot` file. Kafka's schema has one batch a row; here each remembered batch has a row, oldest
+        first. Kafka's loader keeps the last row of a producer, this one all five, so that retries are recognised after
+        a restart, too. The first rows are transactions that have ended and may not be committed yet: without a
+        sequence, with the marker's offset, and with the first offset in place of the timestamp.
         """
         # rule C6/a-start-forgets-what-is-not-committed
         rows = [
@@ -587,7 +589,7 @@ class ProducerStates:
         return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(body)) + body
 
     def load_snapshot(self, data: bytes, now_ms: int) -> None:
-        """Replace the state by a snapshot's; its producers count as seen now. Raises SnapshotDamaged."""
+        """Replace the state with a snapshot's; its producers count as seen now. Raises SnapshotDamaged."""
         rows = decode_snapshot(data)
         self._entries.clear()
         self.ended.clear()
@@ -619,7 +621,7 @@ class ProducerStates:
 
 
 def decode_snapshot(data: bytes) -> list[SnapshotRow]:
-    """The rows of a `.snapshot` file. Raises SnapshotDamaged."""
+    """Decode the rows of a `.snapshot` file. Raises SnapshotDamaged."""
     if len(data) < _SNAPSHOT_HEAD.size:
         raise SnapshotDamaged(f"{len(data)} bytes are shorter than its head")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
@@ -658,8 +660,8 @@ def _check_kind(header: BatchHeader, previous: BatchHeader) -> None:
 
 
 def _check_follows(header: BatchHeader, current_epoch: int, last_sequence: int) -> None:
-    """The sequence that must come next; a new epoch begins at 0. Epoch -1 (nothing known) takes any."""
-    if header.base_sequence < 0:  # of a coordinator, which writes each once
+    """Check that a batch has the next sequence; a new epoch begins at 0. Epoch -1 (nothing known) allows any."""
+    if header.base_sequence < 0:  # written by a coordinator, which writes each batch once
         return
     # rule C1/sequences-do-not-wrap, rule C1/new-epoch-begins-anywhere
     expected = 0 if header.producer_epoch != current_epoch else (last_sequence + 1) & SEQUENCE_MAX
@@ -689,22 +691,22 @@ class Snapshots:
         self._offsets = sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
     def offsets(self) -> list[int]:
-        """Offsets of the files, rising."""
+        """Return the offsets of the files, rising."""
         return list(self._offsets)
 
     def has(self, offset: int) -> bool:
-        """There is one at this offset."""
+        """True if there is a snapshot at this offset."""
         return offset in self._offsets
 
     def take_in(self, path: str, offset: int) -> None:
-        """The file at `path`, which is durable, is the one at `offset` from now on, durably. Blocking."""
+        """Make the durable file at `path` the snapshot at `offset`, durably. Blocking."""
         self._disk.rename(path, self._path(offset))
         self._disk.sync_dir(self._directory)  # rule B24/what-a-log-is-told-is-not-durable
         if offset not in self._offsets:
             insort(self._offsets, offset)
 
     def write(self, offset: int, states: ProducerStates) -> File:
-        """Write the state at `offset` (not synced); the caller syncs or not, and closes."""
+        """Write the state at `offset`, not synced; the caller may sync the file, and closes it."""
         file = self._disk.open(self._path(offset), create=True)
         file.truncate(0)
         file.pwrite(states.encode_snapshot(), 0)
@@ -713,10 +715,10 @@ class Snapshots:
         return file
 
     def fill(self, segments: list[Segment], now_ms: int) -> list[File]:
-        """Write those that recovery did not believe: of the beginning of each segment behind the newest one, for once
-        what lies before is off the disk nothing else tells of it. Not synced: the caller does that, and closes.
+        """Write the missing snapshots of segments' beginnings after the newest snapshot. Once the records before are
+        off the disk, nothing else names their producers. Not synced: the caller syncs and closes the files.
 
-        A full disk is no reason to refuse the log: the rest is told by the batches as long as these are here.
+        A full disk is no failure: the batches name the producers as long as they are here.
         """
         written: list[File] = []
         try:
@@ -729,7 +731,7 @@ class Snapshots:
         return written
 
     def is_readable(self, offset: int) -> bool:
-        """There is one at this offset, and it is whole."""
+        """True if there is a snapshot at this offset, and it is whole."""
         if offset not in self._offsets:
             return False
         try:
@@ -739,12 +741,13 @@ class Snapshots:
         return True
 
     def write_again(self, offset: int) -> None:
-        """Make the one at this offset durable, which may stand in the page cache alone. Raises DiskError."""
+        """Make the snapshot at this offset durable, as it may be only in the page cache. Raises DiskError."""
         path = self._path(offset)
         write_file_durably(self._disk, path, read_file(self._disk, path))
 
     def load(self, segments: list[Segment], end_offset: int, now_ms: int) -> ProducerStates:
-        """The state after every record below `end_offset`: the newest readable snapshot up to there, then a replay."""
+        """Return the state after every record below `end_offset`: the newest readable snapshot up to there, then a
+        replay."""
         states = ProducerStates()
         start = segments[0].base_offset
         # rule C2/snapshot-beyond-the-point
@@ -763,26 +766,26 @@ class Snapshots:
         return states
 
     def delete_above(self, offset: int) -> bool:
-        """Delete those of a longer log; true if there was one (the caller syncs the directory)."""
+        """Delete snapshots above `offset`; True if there was one (the caller syncs the directory)."""
         stale = self._offsets[bisect_right(self._offsets, offset) :]
         for at in stale:
             self.delete(at)
         return bool(stale)
 
     def delete_strays(self, segment_bases: list[int]) -> None:
-        """Delete those that belong to no segment, but for the newest of them all."""
+        """Delete snapshots that are not at the base of a segment, except for the newest of all."""
         bases = set(segment_bases)
         for offset in self._offsets[:-1]:
             if offset not in bases:
                 self.delete(offset)
 
     def delete(self, offset: int) -> None:
-        """Unlink one."""
+        """Delete the snapshot at `offset`."""
         self._offsets.remove(offset)
         self._disk.unlink(self._path(offset))
 
     def delete_below(self, offset: int) -> None:
-        """Delete those of records that are out of the log; newer ones contain them."""
+        """Delete snapshots below `offset`, whose records are out of the log; newer ones include their state."""
         for at in self._offsets[: bisect_right(self._offsets, offset - 1)]:
             self.delete(at)
 
@@ -791,8 +794,8 @@ class Snapshots:
 
 
 def rebuild_aborted(snapshots: Snapshots, segments: list[Segment], segment: Segment, now_ms: int) -> None:
-    """Build a segment's index of aborted transactions anew, from its batches and who had a transaction open before it.
-    Blocking; the file is written with the other indexes. Raises KafkaError and DiskError as reading does."""
+    """Build a segment's index of aborted transactions anew, from its batches and the transactions that were open before
+    it. Blocking; the file is written with the other indexes. Raises KafkaError and DiskError as reading does."""
     index = segment.reset_aborted()
     following = [one.base_offset for one in segments if one.base_offset > segment.base_offset]
     states = snapshots.load(segments, segment.base_offset, now_ms)
@@ -809,8 +812,8 @@ def replay(
     *,
     aborted: Callable[[AbortedTransaction], None] = lambda _: None,
 ) -> None:
-    """Take in the batches of [start, end_offset) that end there or before, from their headers, blocking; `aborted` is
-    told of each transaction that was aborted there."""
+    """Apply the batches in [start, end_offset) that end within it, from their headers, blocking; `aborted` is called
+    with each transaction that was aborted there."""
     for i, segment in enumerate(segments):
         if segment.base_offset >= end_offset:
             break

@@ -1,12 +1,13 @@
-"""The production Disk: POSIX files, one thread that syncs, two that read what is cold and delete what is large.
+"""The production Disk: POSIX files, one thread for syncs, and two threads for cold reads and deletions of large files.
 
-A data directory is locked by flock(2) on a small file in it, which says who holds it. The kernel lets the lock go when
-the process that has the file open ends, however it ends; the file stays, and means nothing by itself. A process whose
-thread waits for a hung disk has not ended yet, killed or not: its write may come.
+A data directory is locked by flock(2) on a small file in it, which names the holder. The kernel releases the lock when
+the process that has the file open ends, for whatever reason; the file stays, and means nothing by itself. A process
+with a thread that waits for a hung disk has not ended yet, even if it was killed: its write may still come.
 
-Only the user that runs the node may read its files: they are records, and in the metadata log the salted keys of every
-SCRAM user. What is made here has `FILE_MODE` and `DIRECTORY_MODE`, whatever the umask says. What an older build made,
-or an operator's mkdir, is closed to other accounts when the node takes its directory; a group that was let in stays.
+Only the user that runs the node may read its files, as they hold records and, in the metadata log, the salted keys of
+every SCRAM user. New files and directories have `FILE_MODE` and `DIRECTORY_MODE`, whatever the umask. Those made by an
+older build, or by an operator's mkdir, are closed to other accounts when the node takes its directory; the rights of a
+group stay.
 """
 
 from __future__ import annotations
@@ -53,18 +54,18 @@ T = TypeVar("T")
 log = structlog.get_logger("strandline.log")
 
 OPEN_FILES_MAX = 2048
-"""Descriptors kept open; others are opened anew when they are used. Half of a service's common limit of 4096."""
+"""Maximum descriptors kept open; other files are opened again when used. Half of a service's common limit of 4096."""
 
 UNLINK_STEP_BYTES = 16 << 20
 """Bytes by which a large file is truncated at a time before it is removed: removing gigabytes at once added 90-140 ms
 to the slowest syncs."""
 
 UNLINK_REST_S = 0.025
-"""After each cut: syncs of others pay for what was freed before them. Steps of 64 MB without a rest made the p99 of a
-sync 9 ms, these 2.6, nothing at all 1.2."""
+"""Pause after each step, as other syncs also pay for the space that was freed before them. Steps of 64 MB without a
+pause made the p99 of a sync 9 ms, these make it 2.6; without deletions it is 1.2."""
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-"""Permissions of files and directories that are made."""
+"""Permissions of new files and of new directories."""
 
 _WORD_MAX = 200
 _NOT_CACHED = (errno.EAGAIN,)
@@ -72,18 +73,19 @@ _NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class RealDisk:
-    """The Disk port over the operating system. Everything but the bodies of threads runs on one thread (the loop's).
+    """Implements the Disk port with the operating system's files. Only the bodies of threads run outside of the loop's
+    thread.
 
     Invariants:
     - once a sync of names or of a whole file system has failed, every write and sync is refused;
-    - of each file system on which a file was opened one descriptor stays open (`_anchors`): syncfs tells it of every
-      failed write since.
+    - for each file system on which a file was opened, one descriptor stays open (`_anchors`): syncfs reports to it
+      every write that failed since.
     """
 
     def __init__(self, *, open_files_max: int = OPEN_FILES_MAX, compiled_sync: bool = True) -> None:
-        """`compiled_sync`: small groups go to the compiled thread, where the installation could build it."""
+        """`compiled_sync`: use the compiled sync thread for small groups, if the installation could build it."""
         self._compiled_sync = CompiledSync.load() if compiled_sync else None
-        self.busy = False  # nobody looks at the clock here: see WatchedDisk
+        self.busy = False  # time is not measured here: see WatchedDisk
         self.poison: DiskPoisoned | None = None
         self.waits_for = ""
         self.calls = 0
@@ -101,13 +103,13 @@ class RealDisk:
     # ------------------------------------------------------------------ files and names
 
     def lock(self, path: str) -> RealLock:
-        """Take the directory for this process alone, and close it to others. Raises DirectoryInUse, DiskError."""
+        """Lock the directory for this process, and close it to other accounts. Raises DirectoryInUse, DiskError."""
         lock = RealLock.take(path)
         close_to_others(path)
         return lock
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        """Open for reading and writing. Raises FileNotFoundError unless `create`."""
+        """Open a file for reading and writing. Raises FileNotFoundError unless `create`."""
         if create:
             self._refuse_if_poisoned()
         fd = self._descriptor(path, os.O_CREAT if create else 0)
@@ -116,7 +118,7 @@ class RealDisk:
         return file
 
     def exists(self, path: str) -> bool:
-        """Whether the name is there."""
+        """True if the name exists."""
         with as_disk_errors("look at", path):
             try:
                 os.stat(path)
@@ -125,7 +127,7 @@ class RealDisk:
         return True
 
     def listdir(self, path: str) -> list[str]:
-        """Names in the directory, sorted."""
+        """Return the names in the directory, sorted."""
         with as_disk_errors("list directory", path):
             return sorted(os.listdir(path))
 
@@ -138,7 +140,7 @@ class RealDisk:
                 os.mkdir(path, DIRECTORY_MODE)
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic; durable after `sync_dir`."""
+        """Rename atomically; durable after `sync_dir`."""
         self._refuse_if_poisoned()
         with self._waiting(source), as_disk_errors("rename", source):
             os.rename(source, target)
@@ -156,17 +158,17 @@ class RealDisk:
             os.rmdir(path)
 
     def free_bytes(self, path: str) -> int:
-        """Space left for ordinary writers."""
+        """Return the free bytes that ordinary processes may use."""
         status = self._status(path)
         return status.f_bavail * status.f_frsize
 
     def total_bytes(self, path: str) -> int:
-        """Size of the file system."""
+        """Return the size of the file system in bytes."""
         status = self._status(path)
         return status.f_blocks * status.f_frsize
 
     def modified_ms(self, path: str) -> int:
-        """The file's mtime. Raises FileNotFoundError."""
+        """Return the file's mtime in milliseconds. Raises FileNotFoundError."""
         with as_disk_errors("look at", path):
             return os.stat(path).st_mtime_ns // 1_000_000
 
@@ -175,7 +177,7 @@ class RealDisk:
             return os.statvfs(path)
 
     def boot_id(self) -> str:
-        """The kernel's id of this boot; empty where it does not tell."""
+        """Return the kernel's id of this boot; empty if there is none."""
         try:
             with open("/proc/sys/kernel/random/boot_id") as source:
                 return source.read().strip()
@@ -185,7 +187,7 @@ class RealDisk:
     # ------------------------------------------------------------------ syncs
 
     def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
-        """One group sync, blocking, and behind the threads that have one of its files. Raises DiskError: nothing of the
+        """Sync a group, blocking, and after threads that are syncing one of its files. Raises DiskError: nothing of the
         group may be relied on."""
         real = cast("Sequence[RealFile]", files)
         if _shared(real):
@@ -215,7 +217,7 @@ class RealDisk:
             raise
 
     def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
-        """One group sync in a sync thread. Raises DiskError: nothing of the group may be relied on."""
+        """Sync a group in a sync thread. Raises DiskError: nothing of the group may be relied on."""
         real = cast("Sequence[RealFile]", files)
         begun = self._sync_pinned(real, directories, wait_ms)
         return self._sync_with_names(begun, real, directories) if directories else begun
@@ -223,8 +225,9 @@ class RealDisk:
     def _sync_with_names(
         self, begun: asyncio.Future[None], files: Sequence[RealFile], directories: Sequence[str]
     ) -> asyncio.Future[None]:
-        """The thread opens the directories: there, too, descriptors may run out. The files' own stay until the second
-        attempt, for one that is closed meanwhile may have no name any more."""
+        """Sync a group with directories, which the thread opens: if it runs out of descriptors, idle files are closed
+        and it tries again. The files' own descriptors stay open until the second attempt, as a file deleted meanwhile
+        could not be opened again."""
 
         async def twice() -> None:
             try:
@@ -247,10 +250,11 @@ class RealDisk:
     def _sync_pinned(
         self, files: Sequence[RealFile], directories: Sequence[str], wait_ms: float
     ) -> asyncio.Future[None]:
-        """The descriptors stay open until the thread has done with them, whoever still waits for it by then.
+        """Sync a group whose descriptors stay open until the thread has finished, even if the caller no longer waits.
 
-        Two threads never sync one file at a time: of the two calls one is told of a failure, and the other succeeds
-        (schedule 32). So the second is of the thread in Python, and waits there until the first has been judged.
+        Two threads never sync one file at the same time: the kernel reports a failure to one of the two calls only, and
+        the other succeeds (schedule 32). So the second sync goes to the Python thread, and waits there until the first
+        has been judged.
         """
         shared = _shared(files)
         pairs = self._pinned(files)
@@ -276,7 +280,7 @@ class RealDisk:
         return self._sync_thread.run(work, finished)
 
     def _pinned(self, files: Sequence[RealFile]) -> list[tuple[RealFile, int]]:
-        """The files of a sync that begins, with their descriptors, which stay. Raises DiskPoisoned, DiskError."""
+        """Pin the files of a sync that begins; return them with their descriptors. Raises DiskPoisoned, DiskError."""
         self._refuse_if_poisoned()
         pairs = [(file, file.descriptor()) for file in files]
         for file in files:
@@ -287,8 +291,7 @@ class RealDisk:
     def _sync_group(
         self, pairs: list[tuple[RealFile, int]], directories: Sequence[str], after: Event | None = None
     ) -> None:
-        """Sync a group, in the sync thread or blocking. After a failure none of these files is written again, whichever
-        failed."""
+        """Sync a group, in the sync thread or blocking. If any of its files fails, none of them is written again."""
         if after is not None:
             after.wait()
         try:
@@ -309,7 +312,7 @@ class RealDisk:
 
     @contextmanager
     def _waiting(self, path: str) -> Iterator[None]:
-        """A call that may block: see `waits_for`."""
+        """Mark a call that may block with the file that it waits for: see `waits_for`."""
         self.calls += 1
         self.waits_for = path
         try:
@@ -324,14 +327,14 @@ class RealDisk:
     # ------------------------------------------------------------------ work in threads
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:
-        """`pread` in a thread."""
+        """Do `pread` in a thread."""
         real = cast("RealFile", file)
         fd = real.descriptor()
         real.pins += 1
         return await self._in_thread(real.unpin, pread_all, fd, size, position, real.path)
 
     async def unlink_slowly(self, path: str) -> None:
-        """Shrink the file step by step, then unlink it: one file at a time, in a thread that is free between steps.
+        """Truncate the file step by step, then unlink it: one file at a time, in a thread that is free between steps.
         Raises FileNotFoundError, DiskError.
         """
         self._refuse_if_poisoned()
@@ -344,7 +347,7 @@ class RealDisk:
     async def _in_thread(
         self, finished: Callable[[], None] | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """`finished` is called in the loop when the thread has done with it, whoever still waits for it by then."""
+        """Do `work` in a thread. `finished` is called in the loop after it, even if the caller no longer waits."""
         loop = asyncio.get_running_loop()
         future = self._io_threads.submit(work, *args, **kwargs)
         if finished is not None:
@@ -352,7 +355,7 @@ class RealDisk:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Close every descriptor and end the threads; waits for what they are doing."""
+        """Close every descriptor and end the threads, after the work that they have."""
         if self._compiled_sync is not None:  # the other thread may wait for it
             self._compiled_sync.close()
         self._sync_thread.close()
@@ -365,7 +368,7 @@ class RealDisk:
     # ------------------------------------------------------------------ descriptors
 
     def read_cached(self, file: RealFile, fd: int, size: int, position: int) -> bytes | None:
-        """`preadv` with RWF_NOWAIT through one buffer that stays warm; a plain read where there is no such flag."""
+        """Read with `preadv` and RWF_NOWAIT into a reused buffer; a plain read if the kernel lacks that flag."""
         if not self._nowait:
             return file.pread(size, position)
         scratch = self._scratch
@@ -386,12 +389,12 @@ class RealDisk:
         return bytes(view[:got])
 
     def reopen(self, file: RealFile) -> None:
-        """Open again a descriptor that was given up."""
+        """Open the file of a descriptor that was closed to save descriptors."""
         file.fd = self._descriptor(file.path, 0)
         self._remember(file)
 
     def forget(self, file: RealFile) -> None:
-        """Close the descriptor of a file that nobody uses any more."""
+        """Close the descriptor of a file that is no longer used."""
         self._open.pop(file, None)
         if file.fd >= 0:
             os.close(file.fd)
@@ -402,7 +405,7 @@ class RealDisk:
             return self._with_descriptors(partial(_open, path, os.O_RDWR | flags))
 
     def _anchor(self, path: str, fd: int) -> int:
-        """The device that holds the file; the first time with a descriptor of its own, kept for syncfs."""
+        """Return the device that holds the file; at its first file, open the descriptor that is kept for syncfs."""
         try:
             with as_disk_errors("look at", path):
                 device = os.fstat(fd).st_dev
@@ -415,7 +418,7 @@ class RealDisk:
         return device
 
     def _with_descriptors(self, call: Callable[[], T]) -> T:
-        """`call`; where no descriptor is left for it, once more when those of idle files have been given up."""
+        """Call `call`; if no descriptor is left for it, close those of idle files and call it once more."""
         try:
             return call()
         except NoDescriptor:
@@ -424,15 +427,15 @@ class RealDisk:
             return call()
 
     def _give_up_idle(self) -> bool:
-        """Close every descriptor that can be opened again when it is wanted; whether there was one."""
+        """Close every descriptor that can be opened again on use; True if there was one."""
         idle = [file for file in self._open if not (file.dirty or file.pins)]
         for file in idle:
             self.forget(file)
         return bool(idle)
 
     def _remember(self, file: RealFile) -> None:
-        """Keep what is in use; close what is not, oldest first, with a second chance for what was used since (so about
-        the least recently used), and never what is dirty or in a thread.
+        """Keep a new descriptor, and close surplus ones: oldest first, with a second chance for files used since (so
+        about the least recently used), and never those of dirty files or of files in a thread.
         """
         self._open[file] = None
         self._give_up_surplus(file)
@@ -450,12 +453,12 @@ class RealDisk:
 
 
 def _shared(files: Sequence[RealFile]) -> bool:
-    """A thread has one of them already."""
+    """True if a thread is using one of the files."""
     return any(file.pins for file in files)
 
 
 def _are_small(files: Sequence[RealFile]) -> bool:
-    """Few, and none that a sync has to refuse."""
+    """True if the files are few enough for the compiled thread, and none was refused after a failed sync."""
     return 0 < len(files) <= FILES_MAX and all(file.poison is None for file in files)
 
 
@@ -472,7 +475,7 @@ def _call_in(loop: asyncio.AbstractEventLoop, finished: Callable[[], None], _: F
 
 
 def _cut_or_unlink(path: str) -> bool:
-    """Whether some of the file is left."""
+    """Cut one step off the file, or unlink it. True if some of the file is left."""
     with as_disk_errors("delete", path):
         size = os.stat(path).st_size
         if size > UNLINK_STEP_BYTES:
@@ -483,31 +486,32 @@ def _cut_or_unlink(path: str) -> bool:
 
 
 class Descriptors(Protocol):
-    """The disk that a file is of."""
+    """The disk that a file belongs to."""
 
     poison: DiskPoisoned | None
-    """Reason nothing on the disk can be written any more, or None."""
+    """Reason that nothing on the disk can be written any more, or None."""
     waits_for: str
-    """The file in a call of which the event loop's thread is, for whoever watches it from outside."""
+    """File that a blocking call on the event loop's thread works on now; "" if none. Read by watchers in other
+    threads."""
     calls: int
-    """Number of the call among all of its kind."""
+    """Number of blocking calls so far."""
 
     def reopen(self, file: RealFile) -> None:
-        """Open again a descriptor that was given up."""
+        """Open the file of a descriptor that was closed to save descriptors."""
 
     def forget(self, file: RealFile) -> None:
-        """Close the descriptor of a file that nobody uses any more."""
+        """Close the descriptor of a file that is no longer used."""
 
     def read_cached(self, file: RealFile, fd: int, size: int, position: int) -> bytes | None:
-        """Read bytes that are in memory; None where reading would block."""
+        """Read bytes that are in memory; None if reading would block."""
 
 
 class RealFile:
-    """A file whose descriptor may be closed and opened again behind it.
+    """A file whose descriptor may be closed and opened again behind the scenes.
 
     Invariants:
-    - A file with unsynced writes or with an operation in a thread keeps its descriptor: an error of writing back is
-      told only to descriptors that were open, and a number that is closed under a thread may name another file by then.
+    - A file with unsynced writes, or with an operation in a thread, keeps its descriptor: the kernel reports write-back
+      errors only to descriptors that were open, and the number of a closed descriptor may name another file.
     - After a failed sync the file refuses everything but reading and closing (schedule 32).
     """
 
@@ -556,16 +560,16 @@ class RealFile:
             self._disk.waits_for = ""
 
     def pread_nowait(self, size: int, position: int) -> bytes | None:
-        """Read as `pread`; None where that would block."""
+        """Read as `pread` does; None if that would block."""
         return self._disk.read_cached(self, self._readable(), size, position)
 
     def size(self) -> int:
-        """Bytes, allocated zeros included."""
+        """Return the file's size in bytes, allocated zeros included."""
         with as_disk_errors("look at", self._path):
             return os.fstat(self._readable()).st_size
 
     def truncate(self, size: int) -> None:
-        """Set the size. Raises DiskFull, DiskError."""
+        """Set the file's size. Raises DiskFull, DiskError."""
         fd = self._writable()
         self._disk.calls += 1
         self._disk.waits_for = self._path
@@ -589,19 +593,19 @@ class RealFile:
             self._disk.waits_for = ""
 
     def close(self) -> None:
-        """Give the descriptor back, once no thread uses it any more. Idempotent."""
+        """Close the descriptor once no thread uses it. Idempotent."""
         self._close_wanted = True
         if not self.pins:
             self._disk.forget(self)
 
     def unpin(self) -> None:
-        """One thread less uses the descriptor."""
+        """Take note that a thread has finished with the descriptor."""
         self.pins -= 1
         if self._close_wanted and not self.pins:
             self._disk.forget(self)
 
     def descriptor(self) -> int:
-        """The open descriptor, opened again if it was given up. Raises DiskError."""
+        """Return the open descriptor, opened again if it was closed. Raises DiskError."""
         self.used = True
         if self.fd < 0:
             self._disk.reopen(self)
@@ -624,12 +628,12 @@ class RealFile:
 
 
 def refused(poison: DiskPoisoned) -> DiskPoisoned:
-    """The error of a call after the one that poisoned the disk."""
+    """Return the error for a call after the disk was poisoned."""
     return DiskPoisoned(poison.errno, f"refused: an earlier sync of the whole disk failed ({poison.strerror})", "")
 
 
 def pread_all(fd: int, size: int, position: int, path: str) -> bytes:
-    """`size` bytes at `position`, fewer at the end of the file alone. Raises DiskError."""
+    """Read `size` bytes at `position`; fewer only at the end of the file. Raises DiskError."""
     parts: list[bytes] = []
     try:
         while size > 0:
@@ -645,8 +649,8 @@ def pread_all(fd: int, size: int, position: int, path: str) -> bytes:
 
 
 def close_to_others(directory: str) -> None:
-    """Take the rights of other accounts from a data directory, from what stands in it, and from the metadata log's
-    files. One line says so; what may not be changed is a line too, and keeps no node from starting."""
+    """Remove the rights of other accounts from a data directory, from its entries, and from the metadata log's files.
+    One log line reports it; if the rights cannot be changed, a log line reports that, and the node starts anyway."""
     closed = []
     for path in _looked_at(directory):
         try:
@@ -679,7 +683,7 @@ def _looked_at(directory: str) -> Iterator[str]:
 
 
 class RealLock:
-    """A directory that this process has to itself, until `release` or the process's end."""
+    """Lock on a directory, held until `release` or the end of the process."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -703,9 +707,9 @@ class RealLock:
 
     @classmethod
     def take_to_read(cls, path: str) -> RealLock | None:
-        """Keep every process out that would write, for as long as this one reads, and change nothing: no byte of the
-        lock's file is written. None where no process has ever locked the directory: there is nothing to hold, and
-        whether one comes is seen by the file that it makes.
+        """Keep out every process that would write while this one reads, and change nothing: not even the lock's file is
+        written. None if no process has ever locked the directory: there is nothing to hold, and a process that comes
+        shows by the file that it creates.
 
         Raises DirectoryInUse, DiskError.
         """
@@ -723,7 +727,7 @@ class RealLock:
         return cls(fd)
 
     def release(self) -> None:
-        """Let others have it. Idempotent."""
+        """Release the lock. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -740,7 +744,8 @@ def _flock(fd: int, path: str, kind: int) -> None:
 
 
 def _write_holder(fd: int) -> None:
-    """Write down who holds the lock, for messages alone: a full disk does not keep a node from starting."""
+    """Write the holder's name into the lock's file, for messages only: a full disk does not keep a node from
+    starting."""
     text = f"pid={os.getpid()}\nhost={socket.gethostname()}\nsince={int(time.time())}\n"
     try:
         os.ftruncate(fd, 0)
@@ -750,7 +755,7 @@ def _write_holder(fd: int) -> None:
 
 
 def _holder(text: str) -> str:
-    """Holder of the lock, in words, from what its file says. A process that only reads does not write its name
+    """Describe the holder of the lock, from the text of its file. A process that only reads does not write its name
     there."""
     facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     pid, since = facts.get("pid", ""), facts.get("since", "")
@@ -765,8 +770,8 @@ def _holder(text: str) -> str:
 
 
 def _command(pid: int, since: int) -> str:
-    """Command that runs as `pid`, if it is old enough to hold a lock that was taken at `since`; empty where nobody
-    knows."""
+    """Return the command of process `pid`, if the process is old enough to hold a lock taken at `since`; empty if it is
+    not known."""
     import psutil  # only after a failure
 
     try:

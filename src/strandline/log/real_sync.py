@@ -1,10 +1,10 @@
-"""Syncs of the production disk: how it asks the kernel to make things durable, and the threads that wait for it.
+"""Syncs of the production disk: the kernel's calls that make data durable, and the threads that wait for them.
 
 Files are synced one by one, or a whole file system at once. The functions run in a sync thread, or block the event loop
 where the port says so; they keep no state of the disk.
 
-An acknowledged record waits for one hop to a thread and back on every replica. A `ThreadPoolExecutor` with its futures
-of two kinds made the hop 0.1 ms longer, on a sync of 0.25 ms.
+An acknowledged record waits for one hop to a thread and back on every replica. With a `ThreadPoolExecutor` and its two
+kinds of futures the hop took 0.1 ms longer, on a sync of 0.25 ms.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ try:
     FILES_MAX = _sync.FILES_MAX
 except ImportError:  # there was no compiler at the installation
     FILES_MAX = 0
-"""Descriptors that `CompiledSync` takes at a time; 0 where there is no such thread."""
+"""Maximum descriptors that `CompiledSync` takes at a time; 0 if the installation has no such thread."""
 
 P = ParamSpec("P")
 
@@ -37,23 +37,24 @@ SYNC_MANY = 8
 against 230-600 ms)."""
 
 _SYNCFS_REPORTS_SINCE = (5, 8)
-"""Before this Linux syncfs returned 0 over pages that could not be written (see syncfs(2)): no use to a log."""
+"""First Linux version whose syncfs is of use to a log: before it, syncfs returned 0 over pages that could not be
+written (see syncfs(2))."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 Syncfs = Callable[[int], None]
 Ended = Callable[[int, int], DiskError | None]
-"""Called with the number of files that were synced, and the errno of the one that was not; returns the error of the
-group."""
+"""Called with the number of files that were synced, and the errno of the first that was not (0 if none failed); returns
+the error of the group."""
 
 
 class NoDescriptor(DiskError):
-    """The process, or the machine, has no file descriptor left. Nothing was done."""
+    """The process or the machine has no file descriptor left. Nothing was done."""
 
 
 def disk_error(error: OSError, doing: str, path: str) -> DiskError:
-    """The port's error for one of the operating system's."""
+    """Return the port's error for an error of the operating system."""
     number = error.errno or errno.EIO
     kind = DiskFull if number in _FULL else NoDescriptor if number in _NO_DESCRIPTOR else DiskError
     return kind(number, f"{doing}: {os.strerror(number)}", path)
@@ -61,7 +62,7 @@ def disk_error(error: OSError, doing: str, path: str) -> DiskError:
 
 @contextmanager
 def as_disk_errors(doing: str, path: str) -> Iterator[None]:
-    """Every OSError but FileNotFoundError is the port's DiskError."""
+    """Raise every OSError except FileNotFoundError as the port's DiskError."""
     try:
         yield
     except (FileNotFoundError, DiskError):
@@ -71,7 +72,7 @@ def as_disk_errors(doing: str, path: str) -> Iterator[None]:
 
 
 class OpenFile(Protocol):
-    """File as a sync sees it."""
+    """File, as a sync needs it."""
 
     @property
     def path(self) -> str: ...
@@ -96,8 +97,8 @@ def sync_group(
 ) -> None:
     """Make `files` (with their descriptors) and the names in `directories` durable.
 
-    Many of one file system go by one syncfs, through its descriptor in `anchors` (by device): it reports what failed
-    since that descriptor was opened, whoever wrote it.
+    If there are many of one file system, one syncfs covers them, through its descriptor in `anchors` (by device): it
+    reports all writes that failed since that descriptor was opened.
 
     Raises:
         NoDescriptor: nothing was done.
@@ -133,8 +134,8 @@ def _by_device(files: Sequence[tuple[OpenFile, int]], opened: Sequence[tuple[str
 
 
 def _open_directories(paths: Sequence[str]) -> list[tuple[str, int]]:
-    """Descriptors of the directories that are still there: one that was deleted while its sync waited has nothing left
-    to make durable."""
+    """Open the directories that still exist: one that was deleted while its sync waited has nothing left to make
+    durable."""
     opened: list[tuple[str, int]] = []
     try:
         for path in paths:
@@ -155,7 +156,7 @@ def _open_directory(path: str) -> int:
 
 
 def sync_directory(path: str) -> None:
-    """Make the names in it durable. Raises FileNotFoundError, NoDescriptor, DiskPoisoned, DiskError."""
+    """Make the names in a directory durable. Raises FileNotFoundError, NoDescriptor, DiskPoisoned, DiskError."""
     fd = _open_directory(path)
     try:
         _sync_names(path, fd)
@@ -164,7 +165,7 @@ def sync_directory(path: str) -> None:
 
 
 def _sync_names(path: str, fd: int) -> None:
-    """Names are the file system's own bookkeeping: when they cannot be written, nothing on it can be relied on."""
+    """Sync names. They are the file system's own data: if they cannot be written, nothing on it can be relied on."""
     try:
         os.fsync(fd)
     except OSError as error:
@@ -172,7 +173,8 @@ def _sync_names(path: str, fd: int) -> None:
 
 
 def sync_file(file: OpenFile, fd: int) -> None:
-    """fdatasync. Raises DiskError, never DiskFull: what found no room is gone, and writing less does not help."""
+    """Do an fdatasync. Raises DiskError, never DiskFull: data that found no room are gone, and writing less does not
+    help."""
     refuse_if_poisoned(file)
     try:
         os.fdatasync(fd)
@@ -181,12 +183,12 @@ def sync_file(file: OpenFile, fd: int) -> None:
 
 
 def sync_error(number: int, path: str) -> DiskError:
-    """The port's error of an fdatasync, never DiskFull."""
+    """Return the port's error for a failed fdatasync, never DiskFull."""
     return DiskError(number, f"sync: {os.strerror(number)}", path)
 
 
 def refuse_if_poisoned(file: OpenFile) -> None:
-    """Raises DiskError for a file of which a sync has failed (schedule 32)."""
+    """Raise DiskError for a file of which a sync has failed (schedule 32)."""
     poison = file.poison
     if poison is not None:
         raise DiskError(poison.errno, f"refused after a failed sync ({poison.strerror})", file.path)
@@ -205,7 +207,7 @@ def _poisoned(error: OSError, doing: str, path: str) -> DiskPoisoned:
 
 
 def load_syncfs() -> Syncfs | None:
-    """syncfs(2), where there is one that reports errors."""
+    """Return syncfs(2), if the system has one that reports errors, else None."""
     system = os.uname()
     if system.sysname != "Linux" or not syncfs_reports_errors(system.release):
         return None
@@ -222,7 +224,7 @@ def load_syncfs() -> Syncfs | None:
 
 
 def syncfs_reports_errors(release: str) -> bool:
-    """Whether the Linux of this release (`uname -r`) tells syncfs of failed writes; unknown ones do not."""
+    """True if the Linux of this release (`uname -r`) reports failed writes to syncfs; False for unknown releases."""
     numbers = re.match(r"(\d+)\.(\d+)", release)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _SYNCFS_REPORTS_SINCE
 
@@ -235,7 +237,7 @@ class _Work(NamedTuple):
 
 
 class SyncThread:
-    """One thread, started by the first work. `close` lets it finish what it was given."""
+    """One thread, started by the first call of `run`. `close` lets it finish its work."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[_Work | threading.Event | None] = SimpleQueue()
@@ -243,10 +245,10 @@ class SyncThread:
         self._closed = False
 
     def run(self, work: Callable[[], None], finished: Callable[[], None]) -> asyncio.Future[None]:
-        """Call `work` in the thread; the future ends as it does. Raises RuntimeError once closed.
+        """Call `work` in the thread; the future gets its outcome. Raises RuntimeError once closed.
 
-        `finished` is called in the loop when the thread has done with it: also where the future was cancelled before,
-        for the work is carried out all the same.
+        `finished` is called in the loop when the thread has done the work, even if the future was cancelled before, as
+        the work is done all the same.
         """
         if self._closed:
             raise RuntimeError("the sync thread has been closed")
@@ -258,14 +260,14 @@ class SyncThread:
         return done
 
     def join(self) -> None:
-        """Wait, blocking, until it has done what it was given. The loop hears of that later."""
+        """Block until the thread has done its work. The loop hears of it later."""
         if self._thread.ident is not None and not self._closed:
             reached = threading.Event()
             self._queue.put(reached)
             reached.wait()
 
     def close(self) -> None:
-        """End the thread, after what it was given. Idempotent."""
+        """End the thread after its work. Idempotent."""
         self._closed = True
         if self._thread.ident is not None:
             self._queue.put(None)
@@ -307,14 +309,14 @@ class _Group(NamedTuple):
 
 
 class CompiledSync:
-    """One group at a time. Everything here runs on the event loop's thread.
+    """Syncs small groups of files, one group at a time. Everything here runs on the event loop's thread.
 
-    Invariant: `ended` of each group is called once, also where the future was cancelled before.
+    Invariant: `ended` of each group is called once, even if the future was cancelled before.
 
-    For small groups of files: its thread never takes the interpreter's lock (`_sync.c`), for which `SyncThread` waits
-    on its way in and on its way out, and which wakes the event loop through a socket. This one is given descriptors and
-    answers through a descriptor that the loop selects on. Like the other it keeps the loop free while a disk is slow or
-    hangs. (io_uring does the same at the same price, where a container allows it: docs/benchmarks.md.)
+    Its thread never takes the interpreter's lock (`_sync.c`). `SyncThread` waits for that lock before and after its
+    work, and wakes the event loop through a socket. This thread gets descriptors, and answers through a descriptor that
+    the loop selects on. Like the other it keeps the loop free while a disk is slow or hangs. (io_uring does the same at
+    the same price, where a container allows it: docs/benchmarks.md.)
     """
 
     def __init__(self) -> None:
@@ -325,22 +327,22 @@ class CompiledSync:
 
     @classmethod
     def load(cls) -> CompiledSync | None:
-        """Make one; None where there was no compiler at the installation."""
+        """Return a new one; None if it could not be compiled at the installation."""
         return cls() if FILES_MAX else None
 
     @property
     def idle(self) -> bool:
-        """Whether it can be given a group: there is none, or its end could be seen to now."""
+        """True if no group is under way; a group that has ended is handled first."""
         self.take_end()
         return self._group is None
 
     def begin(self, files: list[int], wait_ms: float, ended: Ended) -> asyncio.Future[None]:
-        """Sync these descriptors, at most FILES_MAX, in their order; the first that fails is the last. They must stay
-        open until `ended` is called. The loop waits up to `wait_ms` for the end; the future is done where that came.
+        """Sync at most FILES_MAX descriptors in their order, up to the first that fails. They must stay open until
+        `ended` is called. The loop waits up to `wait_ms` for the end; if it comes by then, the returned future is done.
 
         Raises:
-            RuntimeError: it has been closed.
-            OSError: there is no thread to be had.
+            RuntimeError: the thread was closed.
+            OSError: the thread cannot be started.
         """
         loop = asyncio.get_running_loop()
         if self._selecting is not loop:
@@ -353,7 +355,7 @@ class CompiledSync:
         return done
 
     def take_end(self) -> None:
-        """See to the group that has ended, where the loop has not come to it yet."""
+        """Handle the end of the group under way, if it has ended and the loop has not handled it yet."""
         group = self._group
         if group is None:
             return
@@ -373,19 +375,19 @@ class CompiledSync:
             group.done.set_exception(error)
 
     def over(self) -> threading.Event | None:
-        """Set once `ended` of the group under way has been called; None where there is none."""
+        """Return an event that is set once `ended` of the group under way was called; None if there is none."""
         if self._group is not None and self._over is None:
             self._over = threading.Event()
         return self._over
 
     def finish(self) -> None:
-        """Wait, blocking, for the group under way, and see to its end."""
+        """Block until the group under way has ended, and handle its end."""
         if self._group is not None:
             self._thread.join()
             self.take_end()
 
     def close(self) -> None:
-        """End the thread, after what it was given. Idempotent."""
+        """End the thread after its work. Idempotent."""
         self._thread.close()
         self.take_end()
         self._select_on(None)

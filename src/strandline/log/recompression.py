@@ -1,7 +1,7 @@
-"""Batches in the codec of their topic (`compression.type`): a leader encodes anew what its producer packed otherwise.
+"""Recompression of batches into their topic's codec (`compression.type`), by the leader.
 
-As in Kafka's LogValidator a batch that has the codec already stays as it is, whatever its level. Of another one the
-records are the same bytes, packed anew; offsets, times, producer and sequence stand in the header and stay.
+As in Kafka's LogValidator, a batch that has the codec already stays as it is, whatever its level. The records of
+another one are the same bytes, compressed anew; offsets, timestamps, producer and sequence are in the header and stay.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
 AT_ONCE_MS = 1.0
-"""Milliseconds of `cost_ms` above which a batch is packed in a thread, before it is appended."""
+"""Value of `cost_ms` above which a batch is compressed in a thread, before it is appended."""
 
 _MIB_MS = {Codec.NONE: 0.5, Codec.GZIP: 30.0, Codec.SNAPPY: 2.0, Codec.LZ4: 5.0, Codec.ZSTD: 10.0}
-"""Cost of packing a mebibyte at the usual levels, about, in milliseconds of a slow core."""
+"""Approximate milliseconds for compressing a mebibyte at the usual levels, on a slow core."""
 
 _SLOW_MIB_MS = {Codec.LZ4: 60.0, Codec.ZSTD: 600.0}
-"""The same at the levels that take many times as long: zstd's 19 packs 2 MB a second."""
+"""The same at the slow levels: zstd's level 19 compresses 2 MB a second."""
 
 _ZSTD_SLOW_LEVEL = 4
 
 
 def needs_packing(attributes: int, stored: StoredCodec | None) -> bool:
-    """Whether a batch of these attributes (their low byte is enough) is to be encoded anew."""
+    """True if a batch with these attributes (their low byte is enough) must be recompressed."""
     return stored is not None and attributes & CODEC_MASK != stored.codec
 
 
 def is_slow_to_pack(batch: memoryview, config: LogConfig) -> bool:
-    """Whether this batch (of a header's size at least) is to be encoded anew, and in a thread.
+    """True if this batch (at least its header) must be recompressed, and in a thread.
 
-    What is compressed always is: a kilobyte may unpack to 32 MiB.
+    A compressed batch always needs a thread, as a kilobyte may unpack to 32 MiB.
     """
     stored, attributes = config.stored_codec, batch[ATTRIBUTES_LOW_POSITION]
     if stored is None or not needs_packing(attributes, stored):
@@ -53,7 +53,7 @@ def is_slow_to_pack(batch: memoryview, config: LogConfig) -> bool:
 
 
 def cost_ms(size: int, stored: StoredCodec) -> float:
-    """Rough time that packing `size` bytes takes, in milliseconds."""
+    """Return the approximate milliseconds for compressing `size` bytes."""
     codec, level = stored
     slow = (codec is Codec.LZ4 and level not in (None, LZ4_FAST)) or (
         codec is Codec.ZSTD and level is not None and level >= _ZSTD_SLOW_LEVEL
@@ -62,12 +62,13 @@ def cost_ms(size: int, stored: StoredCodec) -> float:
 
 
 def recompressed(batches: memoryview, headers: list[BatchHeader], config: LogConfig) -> memoryview:
-    """The batches as they are stored; `headers` become those of the result. The same bytes where nothing is to be done.
+    """Return the batches as they are to be stored; `headers` are replaced by those of the result. If nothing needs
+    recompression the same bytes are returned.
 
     Memory: the records of one batch at a time, and the result.
 
     Raises:
-        KafkaError: MESSAGE_TOO_LARGE for a batch that is larger than max.message.bytes now, RECORD_LIST_TOO_LARGE.
+        KafkaError: MESSAGE_TOO_LARGE if a batch is now larger than max.message.bytes, RECORD_LIST_TOO_LARGE.
     """
     stored = config.stored_codec
     if stored is None or not any(needs_packing(header[5], stored) for header in headers):
@@ -86,8 +87,8 @@ def recompressed(batches: memoryview, headers: list[BatchHeader], config: LogCon
 
 
 def packed_ahead(batch: memoryview, config: LogConfig) -> memoryview | KafkaError:
-    """One batch as a client sent it, in the codec of its topic, or why it cannot be: for a thread. What is wrong with
-    the batch itself is left to the append, which says so."""
+    """Return one batch of a client in its topic's codec, or the error that prevents it; for use in a thread. Errors of
+    the batch itself are left to the append, which reports them."""
     stored = config.stored_codec
     try:
         header = parse_header(batch)
@@ -118,9 +119,9 @@ def _joined(packed: Sequence[bytearray | memoryview], config: LogConfig) -> byte
 
 
 def recompress(batch: memoryview, header: BatchHeader, config: LogConfig, stored: StoredCodec) -> bytearray:
-    """One batch, whose header this is, in the codec of its topic.
+    """Return one batch, with the header `header`, in its topic's codec.
 
-    Raises KafkaError: MESSAGE_TOO_LARGE, or as unpacking does.
+    Raises KafkaError: MESSAGE_TOO_LARGE, and those of decompression.
     """
     records = unpacked(header, batch, config.unpacked_bytes_max)
     size = HEADER_SIZE + len(records)

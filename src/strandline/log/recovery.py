@@ -1,13 +1,13 @@
-"""Opening a partition's directory: what the last life left is read, judged, repaired or refused.
+"""Opening of a partition's directory: the files of the last process are read, judged, and repaired or refused.
 
-After a clean stop only the tail of the last segment is looked at. After any other every batch from the recovery point
-on is read and its CRC checked. What ends in the middle of a batch is cut: it was never synced, so never acknowledged.
-But damage that is followed by a good batch, or lies below what was known to be durable, is no torn tail (rule E5): it
-is refused with file, byte and offset, because cutting there would silently drop what was acknowledged.
+After a clean stop only the tail of the last segment is read. After any other stop every batch from the recovery point
+on is read and its CRC checked. A partial batch at the end is cut: it was never synced, so never acknowledged. But
+damage that is followed by a good batch, or lies below what was known to be durable, is not a torn tail (rule E5). It is
+refused with file, byte and offset, because cutting there would silently drop acknowledged records.
 
-A killed process leaves every completed write in the page cache, so that a hole in front of a good batch is damage then.
-A power cut may lose unsynced writes in any order, and such a hole is legal above the recovery point. `Disk.boot_id`
-tells the two apart.
+A killed process leaves every completed write in the page cache, so then a hole before a good batch is damage. A power
+cut may lose unsynced writes in any order, and such a hole is legal above the recovery point. `Disk.boot_id` tells the
+two apart.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex|txnindex|snapshot)")
 _LEFTOVERS = (".tmp", DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
 
 RECORD_BYTES_MIN = 7
-"""The smallest record of format 2: length, attributes, deltas of time and offset, no key, no value, no headers."""
+"""Smallest record of format 2: length, attributes, deltas of time and offset, no key, no value, no headers."""
 
 ADVICE = (
     "Nothing was changed. Once another replica leads this partition, its directory is set aside and the partition is "
@@ -76,15 +76,16 @@ def open_log(
     rewriting: Rewriting | None = None,
     before_cut: Callable[[int], None] = lambda _: None,
 ) -> PartitionLog:
-    """The log of a directory, which is made if it is missing; ready for appends.
+    """Open the log of a directory, which is made if it is missing; ready for appends.
 
-    `rewriting`: what is read may stand in the page cache alone, and is written again unless the stop was clean.
+    `rewriting`: set if data that are read may be only in the page cache; they are written again unless the stop was
+    clean.
 
     `before_cut` is called right before a tail that is not merely zeros is cut: a torn write, or a batch that rotted. It
-    gets an offset that the tail cannot have reached (if it was not compressed); what it makes durable is known of the
-    log whatever happens next.
+    gets an offset that the tail cannot have reached (unless it was compressed), and can make durable what the cut will
+    hide from later starts.
 
-    `sync=False` leaves it to the caller to call `sync_now` (many logs at once): until then `durable_offset` counts for
+    With `sync=False` the caller must call `sync_now` (for many logs at once); until then `durable_offset` means
     nothing.
 
     Raises:
@@ -107,11 +108,11 @@ def open_log(
 
 
 class ExaminedLog:
-    """What was found in a log's directory, before anything in it is cut.
+    """State of a log's directory as found, before anything in it is cut.
 
-    So that a caller can write down what will not be seen any more (`is_cut`) before it calls `open`.
+    So a caller can store what later starts will no longer see (`is_cut`) before it calls `open`.
 
-    Raises (constructor and `open`): as `open_log`.
+    The constructor and `open` raise the errors of `open_log`.
     """
 
     def __init__(
@@ -139,26 +140,26 @@ class ExaminedLog:
 
     @property
     def last_life(self) -> LastLife:
-        """How the last process left the log."""
+        """State in which the last process left the log."""
         return self._opening.last_life
 
     @property
     def log_end_offset(self) -> int:
-        """Log end offset after the recovery."""
+        """Log end offset after recovery."""
         return self._opening.log_end_offset
 
     @property
     def is_cut(self) -> bool:
-        """`open` will cut a tail that is no zeros."""
+        """True if `open` will cut a tail that is not zeros."""
         return self._opening.is_cut
 
     @property
     def tail_below(self) -> int:
-        """Where a tail that `open` will cut cannot have reached, if it was not compressed."""
+        """Offset that the tail which `open` will cut cannot have reached, unless it was compressed."""
         return self._opening.tail_below
 
     def open(self, cache: IndexCache | None = None, *, sync: bool = True) -> PartitionLog:
-        """Cut what must be, and open the log. See `open_log`."""
+        """Cut what must be cut, and open the log; see `open_log`."""
         opening = self._opening
         with self._refusing():
             opening.repair()
@@ -190,7 +191,7 @@ class ExaminedLog:
         try:
             yield
         except KafkaError as error:
-            # Not walked, since its stop was clean or its boot the same; and then a reader of it met damage.
+            # Batches are not walked after a clean stop or in the same boot; a later reader met damage.
             mark("damage-refused")
             path = str(error.figures.get("file", self._opening.directory))
             position = int(error.figures.get("position", 0))
@@ -198,7 +199,7 @@ class ExaminedLog:
 
 
 class _Opening:
-    """One directory being opened: `examine`, then `repair`."""
+    """One directory being opened: by `examine`, then `repair`."""
 
     def __init__(self, disk: Disk, directory: str, now_ms: int, config: LogConfig, last_life: LastLife) -> None:
         self.disk = disk
@@ -218,13 +219,14 @@ class _Opening:
         self.is_cut = False
         self.tail_below = 0
         self._scanned: range | None = None
-        """Segments whose batches were read; what lies behind them goes."""
+        """Range of the segments whose batches were read; later segments are deleted. None if none were read."""
         self._epochs_known = False
         self._reindexed: set[Segment] = set()
-        """Segments whose index of aborted transactions is to be built anew."""
+        """Segments whose index of aborted transactions must be built anew."""
 
     def examine(self) -> None:
-        """In order: log start, files, segments, epochs, batches. No batch is cut, nor what follows the last good."""
+        """Read, in this order: log start, files, segments, epochs, batches. Batches, and what follows them, are not cut
+        yet."""
         epochs = load_epochs(self.disk, self.directory)
         self.log_start_offset = self.log_end_offset = self.last_life.start_by(epochs)
         bases, index_names = self._tidy_names()
@@ -265,7 +267,7 @@ class _Opening:
             )
 
     def repair(self) -> None:
-        """Cut the torn tail; then what the rest proved stale."""
+        """Cut the torn tail, then remove what that made stale."""
         if self._scanned is not None:
             self._cut(self._scanned)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
@@ -280,7 +282,7 @@ class _Opening:
         self.snapshots.delete_strays([segment.base_offset for segment in self.segments])
 
     def load_producers(self) -> ProducerStates:
-        """The state at the log's end. What is closed has a snapshot of its end then, as after a roll."""
+        """Return the state at the log's end. Each closed segment has a snapshot of its end then, as after a roll."""
         written = self.snapshots.fill(self.segments, self.now_ms)  # schedule 86/recovered-segments-have-no-snapshots
         if written:
             self.opened += written
@@ -297,7 +299,7 @@ class _Opening:
                 self.names_changed = True
 
     def _tidy_names(self) -> tuple[list[int], set[str]]:
-        """Base offsets of the segments in the log, and names of index files; what is left over or stale is deleted."""
+        """Return the segments' base offsets and the names of index files; delete leftover and stale files."""
         names = self.disk.listdir(self.directory)
         if finish_swaps(self.disk, self.directory, names):  # schedule 75/swaps-are-leftovers
             self.names_changed = True
@@ -311,9 +313,9 @@ class _Opening:
         gone = [base for base, following in pairwise(bases) if following <= self.log_start_offset]
         # schedule 86/the-log-start-outruns-its-snapshot
         while gone and not self.snapshots.is_readable(bases[len(gone)]):
-            gone.pop()  # the log start was durable before that: its records are still to tell of their producers
+            gone.pop()  # the log start was durable before it: these records still have to name their producers
         if gone and self.rewriting is not None:  # schedule 89/starts-rely-on-a-snapshot-in-the-page-cache
-            try:  # it may stand in the page cache alone, and is to outlive them
+            try:  # the snapshot may be only in the page cache, and must outlive those segments
                 self.snapshots.write_again(bases[len(gone)])
             except DiskFull:
                 gone.clear()
@@ -331,7 +333,7 @@ class _Opening:
         return kept, indexes
 
     def _epochs_contradict(self, segments: list[Segment], end_offset: int) -> bool:
-        """Whether the checkpoint is wrong about these segments, which end at `end_offset` (schedule 70)."""
+        """True if the checkpoint contradicts these segments, which end at `end_offset` (schedule 70)."""
         # schedule 70/rotten-epochs-are-believed, rule B8/stale-epochs-are-believed/2
         if not self._epochs_known or epochs_agree(self.epochs, segments, self.log_start_offset, end_offset):
             return False
@@ -341,14 +343,15 @@ class _Opening:
         return True
 
     def _first_epoch_is_late(self) -> bool:
-        """The checkpoint was written for a log start that did not become durable: older records are back."""
+        """True if the checkpoint was written for a log start that did not become durable, so that older records are
+        back."""
         entries = self.epochs.entries()
         return bool(entries) and self.log_start_offset < min(entries[0][1], self.log_end_offset)
 
     # ------------------------------------------------------------------ after a clean stop
 
     def _load_clean(self, index_names: set[str]) -> None:
-        """Trust what was synced; find the end by the last index entry and the few batches after it."""
+        """Open a log whose files were all synced; find its end by the last index entry and the few batches after it."""
         self._rebuild_missing_indexes(self.segments, index_names)
         self._check_ends(self.segments[:-1])
         last = self.segments[-1]
@@ -376,7 +379,7 @@ class _Opening:
                 self._reindexed.add(segment)
 
     def _check_ends(self, segments: list[Segment]) -> None:
-        """Segments that are not scanned must at least reach to the next one. Raises CorruptLogError."""
+        """Check that segments which are not scanned reach to the next one at least. Raises CorruptLogError."""
         for segment, following in zip(segments, self.segments[1:], strict=False):
             try:
                 end = self._end_without_zeros(segment)
@@ -391,8 +394,8 @@ class _Opening:
             raise CorruptLogError(segment.file.path, position, offset, reason, ADVICE)
 
     def _end_without_zeros(self, segment: Segment) -> int:
-        """Where it ends. Zeros behind its batches are what a start left that was cut short while it set the size again
-        (`Rewriting.size`). Raises KafkaError."""
+        """Return the segment's end offset. Zeros after its batches are left by a start that was cut short while it set
+        the size again (`Rewriting.size`). Raises KafkaError."""
         try:
             return segment.end_offset()
         except KafkaError as error:
@@ -413,9 +416,9 @@ class _Opening:
                 first = i
         self._rebuild_missing_indexes(self.segments[:first], index_names)
         self._check_ends(self.segments[:first])
-        # A snapshot above may tell of records that were lost with the power, while older, truncated ones came back. One
-        # up to the log start tells of committed records alone, which may be on this disk no more (schedule 86). The
-        # checkpoint may be an older one: the first segment begins at or below the log start that was durable once.
+        # A snapshot above may name records that were lost with the power, while older, truncated ones came back. One up
+        # to the log start has committed records only, which may no longer be on this disk (schedule 86). The checkpoint
+        # may be an older one: the first segment begins at or below the log start that was durable once.
         # schedule 86/an-older-log-start-forgets-producers
         log_start_offset = max(self.last_life.log_start_offset, self.segments[0].base_offset)
         # rule C2/snapshots-of-lost-records, schedule 86/producers-of-deleted-records-are-forgotten
@@ -431,7 +434,7 @@ class _Opening:
         epoch: int = self.epochs.epoch_at(expected - 1)
         stated = self.epochs.entries()
         # rule B8/stale-epochs-are-believed
-        self.epochs.truncate_from_end(expected)  # of what follows the batches tell, and they alone
+        self.epochs.truncate_from_end(expected)  # later epochs are taken from the batches only
         damage: Damage | None = None
         i = first
         while i < len(self.segments) and damage is None:
@@ -485,7 +488,7 @@ class _Opening:
             self.epochs.assign(header.leader_epoch, header.base_offset)
 
     def _judge(self, i: int, damage: Damage, known_durable: bool) -> None:
-        """Return if everything from the damage on may be cut. Raises CorruptLogError."""
+        """Return if everything from the damage on may be cut; else raise CorruptLogError."""
         file = self.segments[i].file
         reason = ""  # rule E5/torn-tail-is-refused
         if known_durable:  # rule E5/damage-after-a-clean-stop-is-cut
@@ -505,14 +508,15 @@ class _Opening:
             raise CorruptLogError(file.path, damage.position, damage.offset, f"{damage.reason}; {reason}", ADVICE)
 
     def _records_max(self, i: int, damage: Damage) -> int:
-        """More records than can stand from the damage on; the zeros at a batch's end look as if nothing were there."""
+        """Return more records than can lie from the damage on; zeros at a batch's end look as if nothing had been
+        written."""
         files = [segment.file for segment in self.segments[i:]]
         ends = [written_end(file, 0) for file in files[1:]]
         return (written_end(files[0], damage.position) - damage.position + sum(ends) + HEADER_SIZE) // RECORD_BYTES_MIN
 
     def _cut(self, scanned: range) -> None:
-        """Make the last one scanned the last segment, and every scanned file as long as its batches. Later segments go
-        newest first, each durably, so that a power cut leaves no gap.
+        """Make the last scanned segment the log's last, and every scanned file as long as its batches. Later segments
+        are deleted newest first, each durably, so that a power cut leaves no gap.
         """
         last = scanned[-1]
         for later in reversed(self.segments[last + 1 :]):

@@ -1,7 +1,7 @@
-"""When each produce request reached each stage of its way, for a while: what `strandline trace` shows.
+"""Times at which each produce request reached each stage, recorded for a while: the data of `strandline trace`.
 
-The leader of a partition and its followers each note their own stages, by their own clocks. A follower's entry begins
-when it has appended, and ends with its sync.
+The leader of a partition and its followers each record their own stages, by their own clocks. A follower's entry begins
+with its append, and ends with its sync.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from strandline.proto.ids import NodeId, TopicPartition
 from strandline.proto.ports import Clock
 
 REQUESTS_MAX = 100_000
-"""The most that one trace may be asked to keep: about 60 MB."""
+"""Maximum requests that one trace may keep: about 60 MB."""
 
 STAGES = ("append", "wait for sync", "sync", "replicas", "commit", "answer", "total")
-"""In their order. append: from the bytes of the request to its batch in the log. wait for sync: until the node's next
-group sync begins. sync: that group. replicas: from the append until the last of the followers that acknowledged it had
-synced it. commit: from the append until the high watermark has passed it. answer: from there until the answer is
-handed to the connection. A follower has the second, the third and the total."""
+"""Stages in their order. append: from the bytes of the request to its batch in the log. wait for sync: until the node's
+next group sync begins. sync: that group. replicas: from the append until the last acknowledging follower had synced
+it. commit: from the append until the high watermark has passed it. answer: from there until the answer is handed to
+the connection. A follower has the second, the third and the total."""
 
 
 class SyncedLog(Protocol):
-    """What a trace uses of a log."""
+    """A log, as a trace needs it."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -33,13 +33,13 @@ class SyncedLog(Protocol):
 
 
 class Traced:
-    """One request at one node; a stage that it has not reached is None (milliseconds of the node's clock)."""
+    """Times of one request at one node, in milliseconds of the node's clock; None for a stage not reached yet."""
 
     __slots__ = ("acked_ms", "answered_ms", "appended_ms", "began_ms", "committed_ms", "end", "synced_ms", "syncing_ms")
 
     def __init__(self, end: int, began_ms: float, appended_ms: float) -> None:
         self.end = end
-        """The offset behind its last record."""
+        """Offset after the request's last record."""
         self.began_ms = began_ms
         self.appended_ms = appended_ms
         self.syncing_ms: float | None = None
@@ -50,9 +50,9 @@ class Traced:
 
 
 class RequestTrace:
-    """Notes stages until `capacity` requests or `until_ms`; then `on_end` is called, once, and it may be read.
+    """Records stages until `capacity` requests or `until_ms`; then `on_end` is called, once, and the trace may be read.
 
-    Invariant: at most `capacity` requests are held, those under way included.
+    Invariant: at most `capacity` requests are held, including those under way.
     """
 
     def __init__(self, clock: Clock, capacity: int, duration_ms: float, on_end: Callable[[], None]) -> None:
@@ -65,32 +65,32 @@ class RequestTrace:
         self._following: dict[TopicPartition, deque[Traced]] = {}
         self._count = 0
         self.led: list[Traced] = []
-        """Requests to this node as leader that have been answered."""
+        """Requests to this node as leader, once answered."""
         self.followed: list[Traced] = []
-        """Appends of this node as follower that it has synced."""
+        """Appends of this node as follower, once synced."""
 
     @property
     def ended(self) -> bool:
-        """True once nothing more is noted."""
+        """True once nothing more is recorded."""
         return self._on_end is None
 
     def end(self) -> None:
-        """Note no more. Idempotent."""
+        """Stop recording. Idempotent."""
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end()
 
     def began(self, began_ms: float) -> None:
-        """A produce request was taken then; what it appends follows in the same turn."""
+        """Take the time at which a produce request began; its appends follow in the same turn of the loop."""
         self._began_ms = began_ms
 
     def appended(self, tp: TopicPartition, end: int) -> None:
-        """A batch of that request is in the log of its leader."""
+        """Record that the request's batch is in the leader's log."""
         now_ms = self._clock.monotonic_ms()
         self._enter(self._open, tp, Traced(end, self._began_ms or now_ms, now_ms))
 
     def followed_up(self, tp: TopicPartition, end: int) -> None:
-        """A follower has appended what its leader sent."""
+        """Record that a follower has appended a leader's batch."""
         now_ms = self._clock.monotonic_ms()
         self._enter(self._following, tp, Traced(end, now_ms, now_ms))
 
@@ -102,7 +102,7 @@ class RequestTrace:
         where.setdefault(tp, deque()).append(traced)
 
     def sync_began(self, logs: Iterable[SyncedLog]) -> None:
-        """A group sync of these begins."""
+        """Record that a group sync of these logs begins."""
         now_ms = self._clock.monotonic_ms()
         for log in logs:
             for where in (self._open, self._following):
@@ -112,7 +112,7 @@ class RequestTrace:
                     traced.syncing_ms = now_ms
 
     def sync_ended(self, logs: Iterable[SyncedLog]) -> None:
-        """Note that the sync has ended, and made these logs durable."""
+        """Record that the sync has ended, and made these logs durable."""
         now_ms = self._clock.monotonic_ms()
         for log in logs:
             tp, durable = log.topic_partition, log.durable_offset
@@ -127,7 +127,7 @@ class RequestTrace:
                 self.followed.append(following.popleft())
 
     def acked(self, tp: TopicPartition, node: NodeId, durable_offset: int) -> None:
-        """A follower has synced up to there."""
+        """Record that a follower has synced up to `durable_offset`."""
         now_ms = self._clock.monotonic_ms()
         for traced in self._open.get(tp, ()):
             if traced.end > durable_offset:
@@ -135,7 +135,7 @@ class RequestTrace:
             traced.acked_ms.setdefault(node, now_ms)
 
     def committed(self, tp: TopicPartition, high_watermark: int) -> None:
-        """The high watermark rose."""
+        """Record that the high watermark rose."""
         now_ms = self._clock.monotonic_ms()
         for traced in self._open.get(tp, ()):
             if traced.end > high_watermark:
@@ -144,7 +144,7 @@ class RequestTrace:
                 traced.committed_ms = now_ms
 
     def answered(self, tp: TopicPartition) -> None:
-        """Note that the committed part of the request for `tp` has been answered."""
+        """Record that the committed requests for `tp` were answered."""
         now_ms = self._clock.monotonic_ms()
         waiting = self._open.get(tp)
         while waiting and waiting[0].committed_ms is not None:
@@ -153,7 +153,7 @@ class RequestTrace:
 
 
 def stages_of(traced: Traced) -> dict[str, float]:
-    """Milliseconds of each stage that the request went through; names as in `STAGES`."""
+    """Return the milliseconds of each stage that the request went through, by the names in `STAGES`."""
     began, appended = traced.began_ms, traced.appended_ms
     stages: dict[str, float] = {}
     if traced.syncing_ms is not None:
@@ -175,11 +175,11 @@ def stages_of(traced: Traced) -> dict[str, float]:
 
 
 SLOWEST_SHARE = 0.01
-"""Share (0 to 1) of the requests that counts as slow in the statistics of what slow requests waited for."""
+"""Share (0 to 1) of the requests that counts as slow in the statistics of slow requests."""
 
 
 def summary(requests: list[Traced]) -> dict[str, dict[str, float]]:
-    """Stage -> p50, p90, p99, max and `slowest`: its mean in the slowest hundredth of all requests, in milliseconds."""
+    """Return for each stage p50, p90, p99, max, and `slowest` (its mean in the slowest hundredth), in milliseconds."""
     rows = sorted((stages_of(traced) for traced in requests), key=lambda row: row.get("total", 0.0))
     slowest = rows[-max(1, round(len(rows) * SLOWEST_SHARE)) :]
     result = {}

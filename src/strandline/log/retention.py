@@ -1,9 +1,10 @@
-"""Which records age and size take from the front of a log (Kafka's `retention.ms` and `retention.bytes`), and how much
-of it waits for compaction.
+"""Records that age and size allow to delete from the front of a log (Kafka's `retention.ms` and `retention.bytes`), and
+bytes that wait for compaction.
 
-Whole segments go, oldest first, never one that reaches beyond the high watermark. The active segment goes too once
-all of it may: a quiet topic keeps nothing for ever. The size is that of what lies below the high watermark: what is
-not committed may be cut by the next leader, and the topic would keep less than it shall (schedule 79).
+Whole segments are deleted, oldest first, and never one that reaches beyond the high watermark. The active segment is
+deleted, too, once all of it may be, so that a quiet topic does not keep records for ever. Only bytes below the high
+watermark count as size: the next leader may cut uncommitted records, and then the topic would keep too little
+(schedule 79).
 """
 
 from __future__ import annotations
@@ -30,31 +31,31 @@ logger = structlog.get_logger("strandline.log")
 T = TypeVar("T")
 
 PROVEN_AT_ONCE = 8
-"""Batches whose headers are read in one turn of the event loop. Each may wait for the disk."""
+"""Batches whose headers are read in one turn of the event loop; each may wait for the disk."""
 
 CLOCK_FILE = ".retention-clock"
-"""File in a log directory: the time that its last life went by, in milliseconds."""
+"""File in a log directory with the last life's believed time, in milliseconds."""
 
 _TIME = re.compile(rb"\d{13}\n")
 
 
 def believed_clock(clock: Clock, disk: Disk, directory: str) -> BelievedClock:
-    """A node's, that goes on from its last life, or is told by others. Raises DiskError."""
+    """Return a node's clock, which goes on from its last life, or is set by other nodes. Raises DiskError."""
     return BelievedClock(clock, last_time(disk, directory), is_told=True)
 
 
 def last_time(disk: Disk, directory: str) -> int | None:
-    """The time that the last life of a log directory went by; None: nobody knows. Raises DiskError."""
+    """Return the believed time of a log directory's last life; None if it is not known. Raises DiskError."""
     try:
         text = read_file(disk, f"{directory}/{CLOCK_FILE}")
     except FileNotFoundError:
         return None
-    # It is not synced: of a torn one the first digits would be a time long ago (schedule 83).
+    # The file is not synced: the first digits of a torn one would be a time long ago (schedule 83).
     return int(text) if _TIME.fullmatch(text) else None  # schedule 83/a-torn-time-is-believed
 
 
 def note_time(disk: Disk, directory: str, now_ms: int) -> None:
-    """Write down the time to go by, not durably. Raises DiskError."""
+    """Write the believed time, not durably. Raises DiskError."""
     file = disk.open(f"{directory}/{CLOCK_FILE}", create=True)
     try:
         file.pwrite(b"%013d\n" % now_ms, 0)
@@ -63,25 +64,25 @@ def note_time(disk: Disk, directory: str, now_ms: int) -> None:
 
 
 class Expired(NamedTuple):
-    """Segments that are to go from the front of a log."""
+    """Segments that are to be deleted from the front of a log."""
 
     offset: Offset
-    """The new log start."""
+    """New log start."""
     segments: int
     size_bytes: int
     by: str
-    """The setting that the newest of them goes by: `retention.ms`, `retention.bytes`, or the same with `local.`."""
+    """Setting that expires the newest of them: `retention.ms`, `retention.bytes`, or the same with `local.`."""
 
 
 class Cold(Protocol):
-    """Reads without waiting for a cold disk on the event loop (`LogReader.cold`)."""
+    """Function that reads without blocking the event loop on a cold disk (`LogReader.cold`)."""
 
     def __call__(self, read: Callable[[Pread], T], /) -> Awaitable[T]:
-        """Result of `read`."""
+        """Return the result of `read`."""
 
 
 class Unproven(Exception):
-    """A segment looks old enough to go, but nobody has held that against its batches: `prove_newest`, then again."""
+    """A segment looks old enough, but that was not checked against its batches: call `prove_newest`, then try again."""
 
     def __init__(self, segment: Segment) -> None:
         super().__init__(segment.file.path)
@@ -89,13 +90,13 @@ class Unproven(Exception):
 
 
 class Keep(NamedTuple):
-    """Bounds of what is kept of a log.
+    """Limits on what a log keeps.
 
     Attributes:
-        age_ms: segments whose newest record is older go; -1: none.
-        size_bytes: the oldest segments beyond it go; -1: none.
-        prefix: of the settings that say so.
-        copied_to: only what lies below goes: what is not in the object store yet stays on the disk.
+        age_ms: segments whose newest record is older are deleted; -1: no limit.
+        size_bytes: the oldest segments beyond this size are deleted; -1: no limit.
+        prefix: prefix of the names of these settings.
+        copied_to: end of the object store's copy; records beyond it stay on the disk. None: no such limit.
     """
 
     age_ms: int
@@ -105,7 +106,8 @@ class Keep(NamedTuple):
 
 
 def find_expired(log: LogState, now: Now, limit_offset: int, keep: Keep, pread: Pread) -> Expired | None:
-    """Segments that retention takes now, below `limit_offset` (the high watermark); None: nothing.
+    """Return the segments that retention deletes now, below `limit_offset` (the high watermark); None if there are
+    none.
 
     Raises Unproven; ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
@@ -134,8 +136,8 @@ def find_expired(log: LogState, now: Now, limit_offset: int, keep: Keep, pread: 
 
 
 async def prove_newest(log: LogState, segment: Segment, cold: Cold) -> None:
-    """Walk a segment's batches, which alone can say how old its newest record is (rule B31). A time index that says
-    less is built anew. Ends early where the segment has left the log meanwhile.
+    """Walk a segment's batches to find the age of its newest record, which they alone prove (rule B31). A time index
+    that says less is built anew. Ends early if the segment leaves the log meanwhile.
 
     Raises as reading does.
     """
@@ -152,7 +154,7 @@ async def prove_newest(log: LogState, segment: Segment, cold: Cold) -> None:
 
 
 def _bytes_from(log: LogState, offset: int, pread: Pread) -> int:
-    """The size of the batches that reach `offset` or lie after it."""
+    """Return the size of the batches that reach `offset` or lie after it."""
     size_bytes = 0
     for segment in reversed(log.segments):
         if segment.base_offset < offset:
@@ -163,11 +165,11 @@ def _bytes_from(log: LogState, offset: int, pread: Pread) -> int:
 
 
 def newest_ms(log: LogState, segment: Segment, now: Now, pread: Pread) -> int:
-    """The time of the segment's newest record, in milliseconds.
+    """Return the time of the segment's newest record, in milliseconds.
 
-    A timestamp of the future, which would hold the disk for as long, counts from when the segment was last written; so
-    does a record without one. The file's own time alone does not say when that was, for the clock that it was written
-    by may have been days behind: it counts no further back than this process has seen the segment as it is.
+    A timestamp in the future, which would keep the segment as long, counts as the time of the segment's last write; so
+    does a missing timestamp. The file's mtime alone does not tell that time, as the clock may have been days behind
+    when it was set: it counts as no earlier than this process first saw the segment at its present size.
     """
     newest, _ = segment.newest(pread)
     if segment is not log.segments[-1]:
@@ -182,30 +184,30 @@ def newest_ms(log: LogState, segment: Segment, now: Now, pread: Pread) -> int:
 
 
 class Cleanable(NamedTuple):
-    """Bytes that a pass of compaction over a log would find."""
+    """Bytes of a log that a pass of compaction would find."""
 
     first_dirty: int
-    """Offset up to which it has been compacted."""
+    """Offset up to which the log was compacted."""
     end: int
-    """A pass goes no further: the base of a segment that must stay as it is."""
+    """Offset at which a pass must end: the base of a segment that must stay as it is."""
     clean_bytes: int
     dirty_bytes: int
     overdue_ms: int
-    """Milliseconds that a record waits beyond `max.compaction.lag.ms`; 0: none does."""
+    """Milliseconds by which a record exceeds `max.compaction.lag.ms`; 0 if none does."""
 
     @property
     def ratio(self) -> float:
-        """Share of the bytes that was not compacted yet, from 0 to 1."""
+        """Share of the bytes that is not compacted yet, from 0 to 1."""
         return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
 
     def is_due(self, min_ratio: float) -> bool:
-        """Whether it is to be compacted now."""
+        """True if the log should be compacted now."""
         return self.dirty_bytes > 0 and (self.ratio > min_ratio or self.overdue_ms > 0)
 
 
 def find_cleanable(log: LogState, now: Now, limit_offset: int, pread: Pread) -> Cleanable:
-    """Bytes that may be compacted below `limit_offset`, the last stable offset: closed segments whose records are
-    durable here (schedule 73), and old enough for `min.compaction.lag.ms`.
+    """Return the bytes that may be compacted below `limit_offset`, the last stable offset: closed segments whose
+    records are durable here (schedule 73), and old enough for `min.compaction.lag.ms`.
 
     Raises ColdRead, DiskError, FileNotFoundError and KafkaError as reading does.
     """
@@ -232,7 +234,7 @@ def find_cleanable(log: LogState, now: Now, limit_offset: int, pread: Pread) -> 
 
 
 def _oldest_ms(segment: Segment, first_dirty: int, now_ms: int, pread: Pread) -> int:
-    """The time of the first record that waits, by its batch; now where the segment has none with a time."""
+    """Return the time of the first uncompacted record, by its batch; `now_ms` if the segment has none with a time."""
     found = segment.find(first_dirty, pread) if first_dirty > segment.base_offset else (0, None)
     for _, header in segment.headers(found[0], pread) if found is not None else ():
         if header.max_timestamp >= 0 and not header.has_delete_horizon:

@@ -1,22 +1,22 @@
-"""What the last process may have left in the page cache alone is written again, so that a sync of it means something.
+"""Rewriting at a start: data that may be only in the page cache are written again, so that a sync of them counts.
 
-A sync that fails is forgotten by the kernel: it marks the pages clean, readers still see them, and the next sync of the
-file succeeds without writing them (schedule 32). The log that met the failure is fenced, but only in the memory of a
-process that a supervisor starts again within seconds. So a start in the same boot, after any other than a clean stop,
-takes nothing above the recovery point for durable (schedule 47). It needs no mark of what had failed, which a failing
-disk would perhaps not take:
+The kernel forgets a failed sync: it marks the pages clean, readers still see them, and the next sync of the file
+succeeds without writing them (schedule 32). The log that met the failure is fenced, but only in the memory of a
+process, which a supervisor starts again within seconds. So a start in the same boot, after any other than a clean stop,
+takes nothing above the recovery point for durable (schedule 47). It needs no record of the failure, which a failing
+disk might not store:
 
 - the batches that recovery has verified are written again, from the memory in which they were verified: the same bytes
   at the same place, which makes their pages dirty again;
 - the size of each such file is set again;
 - every name that the process relies on is moved away and back, which makes its directory dirty again;
-- then all of it is synced, and only when that has succeeded does the log count.
+- then all of it is synced, and the log counts only when that has succeeded.
 
-The power may fail at any instant of this: the bytes are those that stood there, and `restore_names` brings back what
-was away. None of it needs space.
+The power may fail at any instant of this: the bytes are those that were there, and `restore_names` brings back names
+that were away. None of it needs space.
 
-Small files that are written beside and renamed are synced before they get their names: whoever sees such a file sees
-what is on the disk, and only its name may not be there.
+Small files that are written under a temporary name and renamed are synced before that: a process that sees such a file
+sees what is on the disk, and only its name may not be there.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from strandline.log.disk import LOCK_FILE, Disk, DiskError, DiskFull, File
 from strandline.proto.marks import mark
 
 AWAY = ".anew"
-"""Suffix of a name while it is away."""
+"""Suffix of a name while it is moved away."""
 
 _CHUNK_BYTES = 1 << 20
 
 _STAY = (LOCK_FILE, "lost+found")
-"""The lock that this very process holds, and what the file system keeps for itself."""
+"""Names that stay: the lock that this process holds, and the file system's own directory."""
 
 
 class Rewriting:
-    """Writes again for one start of a node, and counts what."""
+    """The rewriting of one start of a node, with counts of what was written."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -43,34 +43,35 @@ class Rewriting:
         self._unsynced: list[File] = []
 
     def content(self, file: File) -> ContentAgain:
-        """Begin with `file`, of which is read in the order of positions."""
+        """Begin to rewrite `file`, which is read in the order of positions."""
         return ContentAgain(self, file)
 
     def written(self, file: File, size: int) -> None:
-        """Take note that `size` more bytes of it were read."""
+        """Take note that `size` more bytes of `file` were written again."""
         self.content_bytes += size
         self._unsynced.append(file)
 
     def sync(self) -> None:
-        """Sync the files that were written since the last call. Raises DiskError."""
+        """Sync the files written since the last call. Raises DiskError."""
         files = list(dict.fromkeys(self._unsynced))
         self._unsynced.clear()
         self._disk.sync_now(files)
 
     def whole(self, file: File) -> None:
-        """All of a small file that is written in place. Raises DiskError."""
+        """Rewrite all of a small file that is written in place. Raises DiskError."""
         again = self.content(file)
         again.take(0, memoryview(file.pread(file.size(), 0)))
         again.end()
 
     def size(self, file: File, size: int) -> None:
-        """Make `size` the file's size, whatever it is now. Raises DiskError."""
+        """Set the file's size to `size`, even if it is that already. Raises DiskError."""
         if file.size() == size:
             file.truncate(size + 1)  # rule A9/size-not-set-again
         file.truncate(size)
 
     def names_in(self, directory: str) -> None:
-        """Every name there but those that must stay. The caller syncs the directory. Raises DiskError."""
+        """Move every name in `directory` away and back, except those that stay. The caller syncs it. Raises
+        DiskError."""
         for name in self._disk.listdir(directory):
             if name not in _STAY:  # rule A9/names-not-made-again, rule A9/the-lock-is-renamed
                 self._name(f"{directory}/{name}")
@@ -82,7 +83,7 @@ class Rewriting:
 
 
 class ContentAgain:
-    """Verified bytes of one file on their way back, in large writes."""
+    """Verified bytes of one file that are written again, in large writes."""
 
     def __init__(self, rewriting: Rewriting, file: File) -> None:
         self._rewriting = rewriting
@@ -92,7 +93,7 @@ class ContentAgain:
         self._bytes = 0
 
     def take(self, position: int, data: memoryview) -> None:
-        """Bytes that stand at `position`. Raises DiskError."""
+        """Add the bytes at `position`. Raises DiskError."""
         if self._bytes >= _CHUNK_BYTES or position != self._position + self._bytes:
             self.end()
         if not self._parts:
@@ -101,7 +102,7 @@ class ContentAgain:
         self._bytes += len(data)
 
     def end(self) -> None:
-        """Write what is left. Raises DiskError."""
+        """Write the remaining bytes. Raises DiskError."""
         if self._bytes:
             mark("written-again")
             self._file.pwrite(b"".join(self._parts), self._position)  # rule A9/read-again-not-written-again
@@ -111,7 +112,7 @@ class ContentAgain:
 
 
 def restore_names(disk: Disk, directory: str) -> None:
-    """Bring back what a start that was cut short had moved away: before anything in `directory` is looked for.
+    """Restore the names that a start which was cut short had moved away, before anything in `directory` is looked up.
 
     The caller syncs the directory before it relies on the names. Raises DiskError, FileNotFoundError.
     """
@@ -125,7 +126,7 @@ def restore_names(disk: Disk, directory: str) -> None:
 
 
 def refusal(error: Exception, path: str) -> DiskError:
-    """Error that keeps a node from starting because what it relies on cannot be made durable."""
+    """Return the error for a node that cannot start, because data that it relies on cannot be made durable."""
     if isinstance(error, DiskFull):
         return DiskFull(error.errno, f"there is no room to start in ({error}): make some, then start again", path)
     number = error.errno if isinstance(error, DiskError) else None

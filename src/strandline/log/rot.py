@@ -1,9 +1,8 @@
-"""Rot: what of a log on the disk is not what was written (schedule 80).
+"""Rot: parts of a log on the disk that are not what was written (schedule 80).
 
-`SegmentScrub` finds it: it reads a whole segment of a log in use, off the event loop and in small steps. `Rot` keeps
-the holes that were found, and mends them with the batches of another replica. Only the bytes of a hole are written
-over, which are no good to anybody. So a log that is mended loses nothing, whatever comes in between: its end, its
-epochs and all its other batches stay as they are.
+`SegmentScrub` finds them: it reads a whole segment of a log in use, off the event loop and in small steps. `Rot` keeps
+the holes that were found, and mends them with the batches of another replica. Only the useless bytes of a hole are
+overwritten. So a log loses nothing if mending is interrupted: its end, its epochs and all its other batches stay.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.marks import mark
 
 STEP_BYTES = 256 << 10
-"""Read and checked at once: a fraction of a millisecond of the event loop, whatever the batches are."""
+"""Bytes read and checked at once: a fraction of a millisecond of the event loop, whatever the batches are."""
 
 Pace = Callable[[int], Awaitable[None]]
 """Function that is awaited before a number of bytes is read; it returns when they may be read."""
 
 
 class Rot:
-    """Damage of one log: segments in which a read met some, and the holes in those that were scrubbed."""
+    """Damage of one log: segments in which a read met some, and the holes of scrubbed segments."""
 
     __slots__ = ("_log", "_rotten", "suspects", "unsynced")
 
@@ -36,36 +35,36 @@ class Rot:
         self._log = log
         self._rotten: dict[Segment, None] = {}
         self.suspects: dict[Segment, None] = {}
-        """Segments to be scrubbed."""
+        """Segments that must be scrubbed."""
         self.unsynced: dict[Segment, None] = {}
-        """Segments in which holes were mended that are not known to be durable."""
+        """Segments with mended holes that are not known to be durable."""
 
     def __bool__(self) -> bool:
-        """The log cannot vouch for all that it should hold."""
+        """True if some of the log's records may be damaged, or mended but not durable."""
         return bool(self.suspects or self.unsynced) or (bool(self._rotten) and any(True for _ in self.holes()))
 
     def suspect(self, path: str, position: int) -> None:
-        """A read met damage in this file, at this position."""
+        """Record that a read met damage in this file, at this position."""
         for segment in self._log.segments:
             known = any(hole.position <= position < hole.end for hole in segment.holes)
             if segment.file.path == path and not known:
                 self.suspects[segment] = None
 
     def scrubbed(self, segment: Segment, holes: list[Hole]) -> None:
-        """These are all the holes of a segment."""
+        """Set all the holes of a segment, as a scrub found them."""
         self.suspects.pop(segment, None)
         segment.holes = Holes(holes)
         if holes:
             self._rotten[segment] = None
 
     def forget(self, segment: Segment) -> None:
-        """The segment is not part of the log any more."""
+        """Forget a segment that is no longer part of the log."""
         self.suspects.pop(segment, None)
         self.unsynced.pop(segment, None)
         self._rotten.pop(segment, None)
 
     def holes(self) -> Iterator[tuple[Segment, Hole]]:
-        """Holes in the part of the log that there is now, oldest first."""
+        """Yield the holes in the present log, oldest first."""
         log = self._log
         for segment in sorted(self._rotten, key=lambda segment: segment.base_offset):
             if segment not in log.segments:
@@ -76,15 +75,15 @@ class Rot:
                     yield segment, hole
 
     def before_cut(self, offset: int) -> tuple[Segment, Hole] | None:
-        """A hole that has records before `offset`. It is to be healed before the log is cut there (schedule 88): no cut
-        lands inside of it, and who wrote what is left after a cut is read from the log.
+        """Return a hole that has records before `offset`, or None. It must be healed before the log is cut there
+        (schedule 88): no cut may land inside of it, and the producers that remain after a cut are read from the log.
         """
         # schedule 88/producers-in-a-hole-are-forgotten
         return next((found for found in self.holes() if found[1].offset < offset), None)
 
     def mend(self, segment: Segment, hole: Hole, batches: memoryview) -> Hole | None:
-        """Write over a hole, from its beginning on, the batches that another replica of the same leader epochs has.
-        What of `batches` lies behind it is left alone. Returns what is left of the hole.
+        """Overwrite a hole, from its beginning on, with batches of another replica of the same leader epochs. Batches
+        after the hole are ignored. Return the rest of the hole, or None.
 
         Raises:
             KafkaError: CORRUPT_MESSAGE for batches that do not belong there or do not fit; nothing was written.
@@ -124,7 +123,7 @@ class Gone(Exception):
 
 
 class SegmentScrub:
-    """Reads one segment, as far as it was written when the scrub began, for what is not what was written."""
+    """Reads one segment, up to its size when the scrub began, and finds bytes that are not those that were written."""
 
     def __init__(self, log: LogState, segment: Segment, pace: Pace) -> None:
         self._log = log
@@ -138,8 +137,8 @@ class SegmentScrub:
         return min(later) if later else int(self._log.log_end_offset)
 
     async def holes(self) -> list[Hole]:
-        """Find the holes of the segment that nobody mends while it is read. Raises DiskError; Gone where the segment is
-        not what it was."""
+        """Return the holes of the segment; read again if one was mended meanwhile. Raises DiskError; Gone if the
+        segment has changed."""
         while True:
             known = self._segment.holes
             found = await self._pass()
@@ -168,7 +167,7 @@ class SegmentScrub:
 
     @staticmethod
     def _announced(data: bytes) -> int:
-        """The size of the batch that begins here, as far as it says so."""
+        """Return the size of the batch that begins here, by its header; 0 if the header is invalid."""
         try:
             size = parse_header(data).size
         except KafkaError:
@@ -176,9 +175,9 @@ class SegmentScrub:
         return size if size <= BATCH_BYTES_MAX else 0
 
     async def _hole(self, position: int, offset: int, data: bytes) -> Hole:
-        """Find how far the damage goes: to the batch behind the one that is damaged, if its header tells where that is;
-        else to the next one that the index names; else to the end. Nothing else that looks like a batch is believed:
-        the value of a record may hold batches."""
+        """Find the end of the damage: the batch after the damaged one, if its header gives that position; else the next
+        batch that the index names; else the end. Other bytes that look like a batch are not believed, as a record's
+        value may hold batches."""
         size = self._announced(data)
         if size and position + size < self._end:
             following = parse_header(data).next_offset
@@ -196,18 +195,18 @@ class SegmentScrub:
         return Hole(position, self._end, offset, self._end_offset)
 
     def _entries(self, position: int) -> list[tuple[int, int]]:
-        """(position, last offset) of the batches behind `position` that the index names."""
+        """Return (position, last offset) of the batches after `position` that the index names."""
         segment = self._segment
         try:
             index, _ = segment.load_indexes(pread_blocking)
-        except KafkaError:  # they were to be built anew, and that met the damage
+        except KafkaError:  # the indexes had to be built anew, which met the damage
             return []
         self._log.cache.touch(segment)
         pairs = zip(index.positions, index.offsets, strict=True)
         return [(at, segment.base_offset + last) for at, last in pairs if position < at < self._end]
 
     async def _stands(self, position: int, offset: int) -> bool:
-        """A whole batch of this base offset stands here."""
+        """True if a whole batch with this base offset is at the position."""
         data = await self._read(HEADER_SIZE, position)
         size = self._announced(data)
         return bool(size) and bool(self._intact(await self._read(size, position), offset)[0])

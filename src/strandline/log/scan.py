@@ -15,27 +15,28 @@ _CHUNK_BYTES = 1 << 20
 
 
 class ScannedBatch(NamedTuple):
-    """A batch that holds."""
+    """A valid batch."""
 
     position: int
     header: BatchHeader
     data: memoryview
-    """The bytes that were verified."""
+    """Bytes that were verified."""
 
 
 class Damage(NamedTuple):
-    """Place at which a log stops making sense; everything before holds."""
+    """Position at which a log stops being valid; everything before it is."""
 
     position: int
     offset: int
-    """The offset that should have come next."""
+    """Offset that should have come next."""
     reason: str
 
 
 def scan_batches(file: File, offset: int, epoch: int) -> Iterator[ScannedBatch | Damage]:
-    """The batches from `offset` on, of epochs not below `epoch`; ends with a Damage if anything but zeros follows them.
+    """Yield the valid batches from `offset` on, of epochs not below `epoch`; then a Damage, if anything but zeros
+    follows.
 
-    Zeros to the end are preallocation. Raises DiskError.
+    Zeros up to the end are preallocation. Raises DiskError.
     """
     size = file.size()
     window = Window(file)
@@ -66,7 +67,7 @@ class Window:
         self._data = memoryview(b"")
 
     def get(self, position: int, size: int) -> memoryview:
-        """`size` bytes at `position`, fewer at the end of the file."""
+        """Return `size` bytes at `position`; fewer only at the end of the file."""
         start = position - self._start
         if start < 0 or start + size > len(self._data):
             self._data = memoryview(self._file.pread(max(size, _CHUNK_BYTES), position))
@@ -76,7 +77,7 @@ class Window:
 
 
 def only_zeros(file: File, position: int, size: int) -> bool:
-    """Whether nothing was ever written from `position` on."""
+    """True if the file has only zeros from `position` to `size`: nothing was ever written there."""
     while position < size:
         chunk = file.pread(min(_CHUNK_BYTES, size - position), position)
         if not chunk or chunk.count(0) != len(chunk):
@@ -86,7 +87,7 @@ def only_zeros(file: File, position: int, size: int) -> bool:
 
 
 def written_end(file: File, position: int) -> int:
-    """The position after the last byte from `position` on that is not zero; `position` if there is none."""
+    """Return the position after the last nonzero byte from `position` on; `position` if there is none."""
     size = file.size()
     end = position
     while position < size:
@@ -100,10 +101,12 @@ def written_end(file: File, position: int) -> int:
 
 
 def find_batch_after(file: File, position: int, offset: int) -> tuple[int, int] | None:
-    """(position, base offset) of a batch beyond `position` that holds its CRC and is later than `offset`; None if none.
+    """Return (position, base offset) of a valid batch after `position` with an offset above `offset`; None if there is
+    none.
 
-    Boundaries may be lost with the damage, so every byte may begin a batch; candidates are found by what a header must
-    look like: the upper half of the offset, a length that is not above the largest batch's, the magic.
+    Batch boundaries may be lost with the damage, so a batch may begin at every byte. Candidates are found by the look
+    of a
+    header: the upper half of the offset, a length up to the largest batch's, the magic.
     """
     size = file.size()
     upper_half = re.escape((max(offset, 0) >> 32).to_bytes(4, "big"))

@@ -1,12 +1,12 @@
-"""One segment: a `.log` file of whole batches, two sparse indexes that find things in it, the index of the transactions
-that were aborted there (`strandline.log.transactions`), and its known holes.
+"""One segment: a `.log` file of whole batches, two sparse indexes to find records in it, the index of its aborted
+transactions (`strandline.log.transactions`), and its known holes.
 
 The index files have Kafka's formats:
 `.index`: 8-byte entries (last offset of a batch minus base offset, position of that batch), both unsigned 32 bits.
 `.timeindex`: 12-byte entries (largest timestamp so far, offset minus base offset of the last record of its batch).
 
-Indexes are hints: everything in them can be had from the log again, so they are written lazily, loaded on first use,
-judged when loaded, and rebuilt when they are missing or wrong.
+Indexes are hints that can be rebuilt from the log, so they are written lazily, loaded on first use, checked when
+loaded, and rebuilt when they are missing or wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ABORTED_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 PARTS = (ABORTED_INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
-"""A segment's files. The log is renamed last: what it is called says what the others are worth."""
+"""Suffixes of a segment's files. The log is renamed last: its name shows whether the other files are complete."""
 
 ALLOCATE_FIRST_BYTES = 256 << 10
 """First step of preallocation; each next one doubles the segment, up to `preallocate_bytes`."""
@@ -54,7 +54,7 @@ TIME_ENTRY_BYTES = 12
 """Size of an entry of a time index."""
 
 _ABORTED_MEMORY_BYTES = 250
-"""Memory that an aborted transaction takes, about."""
+"""Approximate memory of an aborted transaction, in bytes."""
 
 _ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")
@@ -62,13 +62,13 @@ _MUST_SWAP = sys.byteorder == "little"
 _WALK_BYTES = 8 << 10
 
 Pread = Callable[[File, int, int], bytes]
-"""Reads (file, size, position): blocking, or raising ColdRead where it would block."""
+"""Reads (file, size, position): blocking, or raising ColdRead if it would block."""
 
 
 class ColdRead(Exception):
-    """Bytes that were asked for are not in memory: read them off the loop, then ask again.
+    """The bytes are not in memory: read them off the loop, then try again.
 
-    `lent`: the file was opened for this read alone; whoever reads it closes it.
+    `lent`: the file was opened for this read only; the reader closes it.
     """
 
     def __init__(self, file: File, size: int, position: int, *, lent: bool = False) -> None:
@@ -80,12 +80,12 @@ class ColdRead(Exception):
 
 
 def pread_blocking(file: File, size: int, position: int) -> bytes:
-    """Waits for the disk."""
+    """Read, waiting for the disk."""
     return file.pread(size, position)
 
 
 def pread_nowait(file: File, size: int, position: int) -> bytes:
-    """Raises ColdRead rather than wait."""
+    """Read from memory; raises ColdRead if reading would block."""
     data = file.pread_nowait(size, position)
     if data is None:
         raise ColdRead(file, size, position)
@@ -93,15 +93,15 @@ def pread_nowait(file: File, size: int, position: int) -> bytes:
 
 
 def segment_name(base_offset: int, suffix: str) -> str:
-    """Kafka's file names: the base offset in 20 digits."""
+    """Return the file name in Kafka's format: the base offset in 20 digits, and the suffix."""
     return f"{base_offset:020d}{suffix}"
 
 
 class Segment:
-    """Bytes of the log from `base_offset` on.
+    """Part of the log from `base_offset` on.
 
     Invariants:
-    - bytes [0, size) are whole batches; what lies beyond, up to `allocated`, are zeros of preallocation;
+    - bytes [0, size) are whole batches; bytes after them, up to `allocated`, are zeros of preallocation;
     - index entries name batch boundaries below `size`;
     - only the log's last segment is appended to.
     """
@@ -137,18 +137,18 @@ class Segment:
         create: bool = False,
         suffix: str = "",
     ) -> None:
-        """`suffix`: what the names of its files end with while it is not in the log yet (`strandline.log.swap`)."""
+        """`suffix`: suffix of its files' names while it is not part of the log yet (`strandline.log.swap`)."""
         self._disk = disk
         self._path = f"{directory}/{base_offset:020d}"
         self._suffix = suffix
         self.base_offset = base_offset
         self.created_ms = created_ms
-        """Monotonic time, in milliseconds, at which this process made or loaded it: its age for `segment.ms`."""
+        """Monotonic time, in milliseconds, at which this process made or loaded it; its age for `segment.ms`."""
         self._seen = (-1, 0.0)
-        """(size, since when this process knows it to have that size): see `unchanged_since`."""
+        """(size, monotonic time since which this process knows it to have that size): see `unchanged_since`."""
         self.file = disk.open(self.path(LOG_SUFFIX), create=create)
         self.allocated = self.file.size()
-        if create and self.allocated:  # left over from an append that a crash cut short before it could be acknowledged
+        if create and self.allocated:  # left by an append that a crash cut short before it could be acknowledged
             self.file.truncate(0)
             self.allocated = 0
         self.size = self.allocated
@@ -158,20 +158,20 @@ class Segment:
         self._aborted: AbortedIndex | None = AbortedIndex() if create else None
         self._bytes_since_entry = 0
         self.holes = Holes()
-        """Ranges that are known to have rotted, in order: readers pass them over."""
+        """Rotten ranges that are known, in order; readers skip them."""
         self.max_timestamp = -1
-        """Largest timestamp of the batches appended or scanned by this process; `newest` knows older ones as well."""
+        """Largest timestamp of the batches that this process appended or scanned; `newest` includes older ones."""
         self.max_timestamp_offset = base_offset
         self.proven_to = self.size if create else 0
         """Position up to which `max_timestamp` is known from the batches themselves (`prove_newest`)."""
 
     def path(self, suffix: str) -> str:
-        """One of its files."""
+        """Return the path of one of its files."""
         return self._path + suffix + self._suffix
 
     def unchanged_since(self, monotonic_ms: float) -> float:
-        """Since when nothing was appended, as far as calls of this have seen, in monotonic milliseconds; the first one
-        of a process, and the first one after an append, says now."""
+        """Return the monotonic time in milliseconds since which calls of this have seen no append. The first call of a
+        process, and the first after an append, return `monotonic_ms`."""
         if self._seen[0] != self.size:
             self._seen = (self.size, monotonic_ms)
         return self._seen[1]
@@ -179,7 +179,7 @@ class Segment:
     # ------------------------------------------------------------------ writing
 
     def must_roll(self, size: int, end_offset: int, now_ms: int, config: LogConfig) -> bool:
-        """Whether `size` more bytes, up to `end_offset`, belong into a new segment."""
+        """True if `size` more bytes, up to `end_offset`, belong into a new segment."""
         if not self.size:
             return False
         return (
@@ -190,16 +190,16 @@ class Segment:
         )
 
     def _jitter_ms(self, config: LogConfig) -> int:
-        """Milliseconds by which it is closed sooner: drawn by its name, so that each replica and each start draw the
-        same."""
+        """Return the milliseconds by which the segment is closed earlier: drawn from its name, so that each replica and
+        each start draw the same."""
         jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
         return zlib.crc32(self._path.encode()) % jitter_ms if jitter_ms else 0
 
     def append(self, data: memoryview, headers: Sequence[BatchHeader], offset: int, config: LogConfig) -> None:
         """Write whole batches at the end, and index them. `headers` are those of `data`; the first batch begins at
-        `offset`, and each at the end of the one before.
+        `offset`, and each other one at the end of the one before.
 
-        Raises DiskFull with everything as it was; DiskError when it is not known what the file holds.
+        Raises DiskFull with nothing changed; DiskError if it is not known what the file holds.
         """
         position = self.size
         end = position + len(data)
@@ -209,7 +209,7 @@ class Segment:
             self.file.pwrite(data, position)
         except DiskFull:
             # rule C1/half-a-batch-on-a-full-disk
-            self.file.truncate(position)  # the part that found room must not lie beyond the end: recovery would meet it
+            self.file.truncate(position)  # the written part must not stay beyond the end: recovery would meet it
             self.allocated = self.allocate_at = position
             raise
         self.allocated = max(self.allocated, end)
@@ -223,8 +223,8 @@ class Segment:
             offset = last_offset + 1
 
     def _allocate(self, end: int, config: LogConfig) -> None:
-        """Reserve the next step, so that syncs need not write a new size each time. Wanting space is no reason to fail:
-        without it the write itself decides whether the disk is full.
+        """Allocate the next step, so that syncs need not write a new size each time. Lack of space is no failure here:
+        the write itself shows whether the disk is full.
         """
         step = min(config.preallocate_bytes, max(ALLOCATE_FIRST_BYTES, self.size))
         target = min(end + step, max(config.segment_bytes, end))
@@ -241,7 +241,7 @@ class Segment:
             self.allocated = target
 
     def noted(self, position: int, size: int, last_offset: int, max_timestamp: int, interval_bytes: int) -> None:
-        """The batch at `position` is written: index it where an entry is due."""
+        """Take note of the batch that was written at `position`: index it if an entry is due."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -259,9 +259,9 @@ class Segment:
         return index is not None and len(index) - index.written >= INDEX_FLUSH_ENTRIES
 
     def write_indexes(self) -> list[File]:
-        """Bring the index files up to date (not synced); returns them, to be closed by the caller once synced.
+        """Bring the index files up to date (not synced); return them, to be closed by the caller once synced.
 
-        Raises DiskError. What was not written is written the next time.
+        Raises DiskError; entries that were not written are written the next time.
         """
         index, time_index = self.active_indexes()
         waiting: list[tuple[OffsetIndex | TimeIndex | AbortedIndex, str]] = [
@@ -289,9 +289,9 @@ class Segment:
         return files
 
     def seal(self) -> list[File]:
-        """No more appends: cut the preallocation, note the newest timestamp, write the indexes.
+        """End the segment: cut the preallocation, note the newest timestamp, write the indexes.
 
-        Returns the files to be synced besides the `.log`; the caller closes them then.
+        Return the files to sync besides the `.log`; the caller closes them then.
         """
         if self.allocated != self.size:
             self.file.truncate(self.size)
@@ -302,8 +302,8 @@ class Segment:
         return self.write_indexes()
 
     def truncate(self, position: int, relative_offset: int) -> None:
-        """Cut at a batch boundary, `relative_offset` being that of the first batch cut. Wants the indexes loaded, that
-        of aborted transactions too."""
+        """Cut at a batch boundary; `relative_offset` is that of the first batch cut. The indexes must be loaded,
+        including that of aborted transactions."""
         index, time_index = self.active_indexes()
         # rule C10/a-cut-keeps-what-was-aborted
         present(self._aborted, "AbortedIndexIsLoaded").truncate(self.base_offset + relative_offset)
@@ -324,19 +324,20 @@ class Segment:
             self._bytes_since_entry = position - header_position
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self.file.close()
 
     async def delete_slowly(self) -> None:
         """Delete the files of this segment, which is out of the log and closed, off the loop.
 
-        Their names are given up first: the log may begin a new segment at the same offset meanwhile.
+        They are renamed first, as the log may begin a new segment at the same offset meanwhile.
         """
         for path in self.set_aside():
             await self._disk.unlink_slowly(path)
 
     def set_aside(self) -> list[str]:
-        """Give up the names of its files; returns those that they have now. Raises DiskError, FileNotFoundError."""
+        """Rename the files of this segment to names that are not used; return those. Raises DiskError,
+        FileNotFoundError."""
         aside: list[str] = []
         for suffix in reversed(PARTS):
             if self._disk.exists(self.path(suffix)):
@@ -345,7 +346,7 @@ class Segment:
         return aside
 
     def rename(self, suffix: str) -> None:
-        """Let the names of its files end with `suffix`. Raises DiskError, FileNotFoundError."""
+        """Rename the files, so that their names end with `suffix`. Raises DiskError, FileNotFoundError."""
         for part in PARTS:
             if self._disk.exists(self.path(part)):
                 self._disk.rename(self.path(part), self._path + part + suffix)
@@ -356,12 +357,12 @@ class Segment:
     # ------------------------------------------------------------------ indexes
 
     def active_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Both indexes, in memory; loads them, blocking, where they are not."""
+        """Return both indexes; load them, blocking, if they are not in memory."""
         return self.load_indexes(pread_blocking)
 
     def load_indexes(self, pread: Pread) -> tuple[OffsetIndex, TimeIndex]:
-        """The indexes, read from their files unless in memory; built anew from the log where missing or wrong.
-        Raises ColdRead."""
+        """Return the indexes from memory, or from their files; rebuild them from the log if missing or wrong. Raises
+        ColdRead."""
         if self._index is not None and self._time_index is not None:
             return self._index, self._time_index
         try:
@@ -379,7 +380,8 @@ class Segment:
         return index, time_index
 
     def load_aborted(self, pread: Pread) -> AbortedIndex:
-        """Transactions whose abort marker lies here, from the file unless in memory. Raises ColdRead, IndexDamaged."""
+        """Return transactions whose abort marker lies here, from memory or from the file. Raises ColdRead,
+        IndexDamaged."""
         if self._aborted is None:
             try:
                 self._aborted = AbortedIndex.parse(self._read_whole(ABORTED_INDEX_SUFFIX, pread), self.base_offset)
@@ -390,7 +392,7 @@ class Segment:
         return self._aborted
 
     def reset_aborted(self) -> AbortedIndex:
-        """Start from none: whoever reads the batches tells of them. The file is written with the other indexes."""
+        """Empty the index of aborted transactions, for a scan to fill. The file is written with the other indexes."""
         self._aborted = AbortedIndex(stale=self._disk.exists(self.path(ABORTED_INDEX_SUFFIX)))
         return self._aborted
 
@@ -405,11 +407,11 @@ class Segment:
         return data
 
     def resume(self, last_entry_position: int) -> None:
-        """Appends go on where a clean stop left off, after the last indexed batch at `last_entry_position`."""
+        """Prepare for appends after a clean stop; `last_entry_position` is that of the last indexed batch."""
         self._bytes_since_entry = self.size - last_entry_position
 
     def drop_indexes(self) -> None:
-        """Free the memory of a segment that is only read; they are loaded again when wanted."""
+        """Free the memory of the indexes, which are loaded again on use."""
         self._index = None
         self._time_index = None
         if self._aborted is not None and not self._aborted.waits:
@@ -417,14 +419,14 @@ class Segment:
 
     @property
     def index_bytes(self) -> int:
-        """Memory that the loaded indexes take, about."""
+        """Approximate memory of the loaded indexes, in bytes."""
         aborted = 0 if self._aborted is None else _ABORTED_MEMORY_BYTES * len(self._aborted)
         if self._index is None or self._time_index is None:
             return aborted
         return 8 * len(self._index) + 12 * len(self._time_index) + aborted
 
     def reset_indexes(self) -> None:
-        """Start from empty indexes: a scan of the log will fill them."""
+        """Empty the indexes, for a scan of the log to fill."""
         self._index = OffsetIndex()
         self._time_index = TimeIndex()
         self._bytes_since_entry = 0
@@ -432,14 +434,14 @@ class Segment:
         self.max_timestamp_offset = self.base_offset
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
-        """Build the indexes anew from the batches' headers, blocking, and write them out. The batches' CRCs are not
-        looked at."""
+        """Rebuild the indexes from the batches' headers, blocking, and write them. The batches' CRCs are not
+        checked."""
         before = self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset
         self.reset_indexes()
         try:
             for position, header in self.headers(0, pread_blocking):
                 self.noted(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
-        except KafkaError:  # it is the log that is damaged: the old ones still tell where its batches were
+        except KafkaError:  # the log itself is damaged: the old indexes still show where its batches were
             self._index, self._time_index, self._bytes_since_entry, self.max_timestamp, self.max_timestamp_offset = (
                 before
             )
@@ -454,9 +456,10 @@ class Segment:
     # ------------------------------------------------------------------ reading
 
     def headers(self, position: int, pread: Pread) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch from `position` on, a boundary or in a hole, but for the holes: (position, header).
+        """Yield (position, header) of each batch from `position` on, which is a boundary or in a hole; holes are
+        skipped.
 
-        Raises KafkaError (CORRUPT_MESSAGE) with file and byte where there is no batch.
+        Raises KafkaError (CORRUPT_MESSAGE) with file and byte if there is no batch.
         """
         size = self.size
         chunk = b""
@@ -480,11 +483,12 @@ class Segment:
             position = following
 
     def damaged(self, position: int, reason: str, **figures: int) -> KafkaError:
-        """The error for a reader that met bytes that are no batch, or not the one that was written there."""
+        """Return the error for bytes that are no batch, or not the one that was written there."""
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, reason, file=self.file.path, position=position, **figures)
 
     def find(self, offset: int, pread: Pread) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends at or after `offset`, or None. An index that points into the void is built anew."""
+        """Return the first batch that ends at or after `offset`, or None. An index that points to no batch is
+        rebuilt."""
         index, _ = self.load_indexes(pread)
         start, end = index.entry_before(offset - self.base_offset)
         try:
@@ -496,14 +500,15 @@ class Segment:
         return self._find_from(*index.entry_before(offset - self.base_offset), offset, pread)
 
     def _find_from(self, start: int, end: int, offset: int, pread: Pread) -> tuple[int, BatchHeader] | None:
-        """`start`, `end`: where a batch stands, and its last relative offset; the segment's first one has 0 and -1.
+        """Search from `start`, the position of a batch whose last relative offset is `end` (0 and -1: the segment's
+        first).
 
-        No CRC covers base offsets and lengths: each batch has to begin where the one before it ended.
+        The CRC does not cover base offset and length, so each batch is checked to begin where the one before it ended.
         """
         following = self.base_offset if end < 0 else -1
         for position, header in self.headers(start, pread):
             if self.holes.ending_at(position) is not None:
-                pass  # the scrub that found the hole knows this batch
+                pass  # the scrub that found the hole has checked this batch
             elif following < 0:
                 if header.last_offset != self.base_offset + end:
                     raise self.damaged(position, "the index names another batch than the one that stands there")
@@ -516,8 +521,8 @@ class Segment:
         return None
 
     def end_within(self, start: int, end_max: int, limit_offset: int, pread: Pread) -> tuple[int, int]:
-        """Find the end of the whole batches that begin at `start`, end by `end_max` and lie below `limit_offset`:
-        (position, next offset); (start, -1) if the first does not fit.
+        """Find the end of the whole batches that begin at `start`, end by `end_max` and lie below `limit_offset`.
+        Return (position, next offset); (start, -1) if the first does not fit.
         """
         index, _ = self.load_indexes(pread)
         position = max(start, index.position_at_most(end_max, limit_offset - self.base_offset))
@@ -533,9 +538,10 @@ class Segment:
         return end, next_offset
 
     def end_offset(self) -> int:
-        """Offset after the last batch, blocking: by the last entry of the index file and the few batches behind it.
+        """Return the offset after the last batch, blocking: by the index file's last entry and the few batches after
+        it.
 
-        Raises KafkaError (CORRUPT_MESSAGE) where the segment does not end with a whole batch.
+        Raises KafkaError (CORRUPT_MESSAGE) if the segment does not end with a whole batch.
         """
         position = 0
         if self._disk.exists(self.path(INDEX_SUFFIX)):
@@ -560,17 +566,18 @@ class Segment:
         return end
 
     def newest(self, pread: Pread) -> tuple[int, int]:
-        """(largest timestamp, last offset of the first batch that has it); (-1, base offset) when empty."""
+        """Return (largest timestamp, last offset of the first batch that has it); (-1, base offset) if empty."""
         self.load_indexes(pread)
         return self.max_timestamp, self.max_timestamp_offset
 
     def prove_newest(self, batches_max: int, pread: Pread) -> bool:
-        """Hold `newest` against the headers of the next few batches, from `proven_to` on; False once one is younger.
+        """Check `newest` against the headers of the next few batches, from `proven_to` on; False if one of them is
+        newer.
 
-        A time index has no checksum: a flipped bit, a cut or an older copy of it makes records look older than they
-        are. What a header says more is taken in, and what the index says more stays: a record goes when both agree.
+        A time index has no checksum: if it is damaged, cut or an older copy, records look older than they are. A newer
+        time in a header is adopted, and a newer time in the index stays: a record expires only by both.
 
-        Raises ColdRead, after which it goes on where it was, and KafkaError as `headers`.
+        Raises ColdRead, after which a call goes on at the same place, and KafkaError as `headers` does.
         """
         holds = True
         for number, (position, header) in enumerate(self.headers(self.proven_to, pread)):
@@ -586,7 +593,7 @@ class Segment:
 
 
 def delete_files(disk: Disk, directory: str, base_offset: int) -> None:
-    """Unlink a segment's files now, log first: without it the others mean nothing."""
+    """Unlink a segment's files now, log first: without it the others are useless."""
     for suffix in reversed(PARTS):
         path = f"{directory}/{segment_name(base_offset, suffix)}"
         if disk.exists(path):
@@ -594,11 +601,11 @@ def delete_files(disk: Disk, directory: str, base_offset: int) -> None:
 
 
 class IndexDamaged(Exception):
-    """The index file's bytes cannot be an index of this segment; build it anew from the log."""
+    """The bytes of the index file cannot be an index of this segment; rebuild it from the log."""
 
 
 class OffsetIndex:
-    """Entries of one segment, strictly rising in offset and position."""
+    """Offset index of one segment; entries rise strictly in offset and position."""
 
     __slots__ = ("offsets", "positions", "written")
 
@@ -606,11 +613,11 @@ class OffsetIndex:
         self.offsets = array("I")
         self.positions = array("I")
         self.written = 0
-        """Entries that the file holds already."""
+        """Number of entries that are in the file."""
 
     @classmethod
     def parse(cls, data: bytes, segment_bytes: int) -> OffsetIndex:
-        """Entries of an index file; `segment_bytes` bounds the positions. Raises IndexDamaged."""
+        """Parse an index file; `segment_bytes` bounds the positions. Raises IndexDamaged."""
         if len(data) % ENTRY_BYTES:
             raise IndexDamaged(f"{len(data)} bytes are not whole entries of {ENTRY_BYTES}")
         both = array("I")
@@ -632,23 +639,24 @@ class OffsetIndex:
         return len(self.offsets)
 
     def append(self, relative_offset: int, position: int) -> None:
-        """The batch at `position` ends with `relative_offset`."""
+        """Add an entry: the batch at `position` ends with `relative_offset`."""
         self.offsets.append(relative_offset)
         self.positions.append(position)
 
     def entry_before(self, relative_offset: int) -> tuple[int, int]:
-        """A batch boundary at or before the batch that holds `relative_offset`, and the last relative offset of the
-        batch that stands there: -1 for the segment's first batch."""
+        """Return the position of an indexed batch at or before the one that holds `relative_offset`, and its last
+        relative
+        offset: (0, -1) for the segment's first batch."""
         i = bisect_right(self.offsets, relative_offset) - 1
         return (self.positions[i], self.offsets[i]) if i >= 0 else (0, -1)
 
     def position_at_most(self, position: int, relative_offset: int) -> int:
-        """A batch boundary not beyond `position`, with nothing before it at or after `relative_offset`."""
+        """Return a batch boundary up to `position`, with no offset before it at or after `relative_offset`."""
         i = min(bisect_right(self.positions, position), bisect_left(self.offsets, relative_offset)) - 1
         return self.positions[i] if i >= 0 else 0
 
     def truncate(self, segment_bytes: int) -> None:
-        """Forget entries of batches at or beyond this position."""
+        """Remove entries of batches at or after this position."""
         keep = bisect_left(self.positions, segment_bytes)
         del self.offsets[keep:]
         del self.positions[keep:]
@@ -662,7 +670,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Entries of one segment, strictly rising in timestamp, rising in offset."""
+    """Time index of one segment; entries rise strictly in timestamp, and rise in offset."""
 
     __slots__ = ("offsets", "timestamps", "written")
 
@@ -673,7 +681,7 @@ class TimeIndex:
 
     @classmethod
     def parse(cls, data: bytes) -> TimeIndex:
-        """Entries of a time index file. Raises IndexDamaged."""
+        """Parse a time index file. Raises IndexDamaged."""
         if len(data) % TIME_ENTRY_BYTES:
             raise IndexDamaged(f"{len(data)} bytes are not whole entries of {TIME_ENTRY_BYTES}")
         index = cls()
@@ -689,24 +697,22 @@ class TimeIndex:
         return len(self.offsets)
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """`timestamp` is the largest up to the batch that ends with `relative_offset`; ignored unless it is a new
-        largest.
-        """
+        """Add an entry for the batch that ends with `relative_offset`, if `timestamp` is a new largest one."""
         if not self.timestamps or timestamp > self.timestamps[-1]:
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
 
     def last(self) -> tuple[int, int] | None:
-        """The largest (timestamp, relative offset) noted."""
+        """Return the newest entry (timestamp, relative offset), or None."""
         return (self.timestamps[-1], self.offsets[-1]) if self.timestamps else None
 
     def offset_before(self, timestamp: int) -> int:
-        """A relative offset before which no record is as young as `timestamp`."""
+        """Return a relative offset before which every record is older than `timestamp`."""
         i = bisect_left(self.timestamps, timestamp) - 1
         return self.offsets[i] if i >= 0 else 0
 
     def truncate(self, relative_offset: int) -> None:
-        """Forget entries of records at or after this relative offset."""
+        """Remove entries of records at or after this relative offset."""
         keep = bisect_left(self.offsets, relative_offset)
         del self.offsets[keep:]
         del self.timestamps[keep:]
@@ -720,13 +726,13 @@ class TimeIndex:
 
 
 class Hole(NamedTuple):
-    """A range of a segment that is not what was written, between batches that are."""
+    """A range of a segment that is not what was written, between intact batches."""
 
     position: int
     end: int
-    """Position after it."""
+    """Position after the hole."""
     offset: int
-    """The first one that is missing."""
+    """First missing offset."""
     next_offset: int
 
 
@@ -736,18 +742,18 @@ class Holes(tuple[Hole, ...]):
     __slots__ = ()
 
     def ending_at(self, position: int) -> Hole | None:
-        """The hole that ends here."""
+        """Return the hole that ends at `position`, or None."""
         return next((hole for hole in self if hole.end == position), None)
 
     def out_of(self, position: int) -> int:
-        """The end of the hole that `position` lies in, as an entry of an index may; else `position`."""
+        """Return the end of the hole that contains `position`, as an index entry may point there; else `position`."""
         # rule B19/what-stands-in-a-hole-is-a-batch
         return next((hole.end for hole in self if hole.position <= position < hole.end), position)
 
     def around(self, offset: int) -> Hole | None:
-        """The hole in which the record at `offset` was."""
+        """Return the hole in which the record at `offset` was, or None."""
         return next((hole for hole in self if hole.offset <= offset < hole.next_offset), None)
 
     def offset_after(self, offset: int) -> int:
-        """The offset from `offset` on at which the next hole begins; far beyond the end if there is none."""
+        """Return the start offset of the next hole from `offset` on; a number beyond all offsets if there is none."""
         return next((hole.offset for hole in self if hole.offset >= offset), 1 << 63)

@@ -1,8 +1,8 @@
 """Stray partitions: directories of topics that were deleted, or of replicas that moved, while this node was down.
 
-As Kafka does it, a stray is renamed aside (`<topic>-<partition>.<unique>-stray`) once the metadata are known that tell
-of it. Kafka leaves it there for ever; here it is removed after a delay, so that the room comes back, and not before: if
-the metadata were wrong, the data are still there (schedule 31: never delete at once what only metadata call an orphan).
+As in Kafka, a stray is renamed aside (`<topic>-<partition>.<unique>-stray`) once the metadata that show it are known.
+Kafka keeps it for ever. Here it is removed after a delay, to free its space, and not before: if the metadata were
+wrong, the data are still there (schedule 31: never delete at once what only metadata call an orphan).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.proto.marks import mark
 log = structlog.get_logger("strandline.log")
 
 KEEP = -1
-"""A delay: strays are never removed, as Kafka has it."""
+"""Delay for strays that are never removed, as in Kafka."""
 
 
 class Stray(NamedTuple):
@@ -32,14 +32,14 @@ class Stray(NamedTuple):
 
     name: str
     set_aside_ms: int
-    """Wall time of that, from its name."""
+    """Wall time at which it was renamed, from its name."""
 
 
 class Strays:
     """The strays of one log directory."""
 
     def __init__(self, log_dir: LogDir, disk: Disk, believed: BelievedClock, delay_ms: int) -> None:
-        """`delay_ms`: how long a stray stays before it is removed; KEEP: for ever."""
+        """`delay_ms`: time that a stray stays before it is removed; KEEP: for ever."""
         self._log_dir = log_dir
         self._disk = disk
         self._believed = believed
@@ -54,14 +54,14 @@ class Strays:
         return [stray for name in names if (stray := _parse(name)) is not None]
 
     def set_aside(self, assigned: Mapping[TopicPartition, TopicId], *, knows_topics: bool) -> None:
-        """Rename the directories of all partitions that are not `assigned` to this node, sound ones and damaged ones.
+        """Rename the directories of all partitions that are not `assigned` to this node, sound and damaged ones.
 
-        `knows_topics`: the cluster has topics of its users. One that has none may be another than this node's data are
-        of, whoever made it by mistake: what is set aside then stays until somebody removes it (schedule 95).
+        `knows_topics`: True if the cluster has users' topics. A cluster without any may have been created by mistake,
+        in the place of the one whose data these are: its strays stay until an operator removes them (schedule 95).
 
-        Call it with committed metadata that reach this process's own registration: older ones need not tell of a topic
-        that was created since. A damaged directory whose topic id cannot be read stays as long as a partition of its
-        name is assigned.
+        Call this with committed metadata that include this process's own registration, as older ones may lack a topic
+        created since. A damaged directory whose topic id cannot be read stays as long as a partition of its name is
+        assigned.
         """
         self._knows_topics = knows_topics
         try:
@@ -124,8 +124,8 @@ class Strays:
             return None
 
     async def remove_due(self, is_assigned: Callable[[TopicIdPartition], bool]) -> None:
-        """Remove the strays whose delay is over, unless the metadata of today assign them to this node after all, or
-        those of this process's registration knew no topic."""
+        """Remove the strays whose delay is over. Those that the present metadata assign to this node stay, and so do
+        all strays if the metadata at this process's registration knew no topic."""
         if not self.waiting:
             return
         now_ms = self._believed.earliest_ms()  # rule B32/strays-go-by-the-wall-clock
@@ -147,7 +147,7 @@ class Strays:
             return
         directory = f"{self._log_dir.path}/{stray.name}"
         entries = self._disk.listdir(directory)
-        # What says whose it was goes last: a stop in between leaves a stray that still tells.
+        # The file that names the topic goes last: after a crash in between, the stray can still be identified.
         for entry in sorted(entries, key=lambda entry: entry == PARTITION_METADATA):
             await self._disk.unlink_slowly(f"{directory}/{entry}")
         self._disk.rmdir(directory)
@@ -155,13 +155,13 @@ class Strays:
 
     @property
     def waiting(self) -> bool:
-        """Whether any will become due."""
+        """True if any stray will become due."""
         # rule B29/a-cluster-without-topics-deletes-earlier-strays
         return bool(self._waiting) and self._delay_ms != KEEP and self._knows_topics
 
 
 def _parse(name: str) -> Stray | None:
-    """The stray of that name; None for one that is kept, or that somebody else renamed so, nobody knows when."""
+    """Return the stray of that name; None for one that is kept, or renamed by other software at an unknown time."""
     unique = name[: -len(STRAY)].rpartition(".")[2]
     try:
         return Stray(name, int(unique, 16)) if len(unique) == 32 else None

@@ -1,4 +1,4 @@
-"""Segments of a log make way for what compaction left of them: a swap of files that a crash may cut anywhere.
+"""Swap of a log's segments for their compacted replacement, which a crash may interrupt anywhere.
 
 | step | names on the disk | after a crash |
 |---|---|---|
@@ -33,17 +33,17 @@ _SWAP = re.compile(r"(\d{20})\.log\.swap")
 
 
 class LogChanged(StrandlineError):
-    """Meanwhile the log lost segments that were being compacted, or was closed: there is nothing to be done."""
+    """The log lost segments while they were being compacted, or was closed: there is nothing to do."""
 
 
 class Swap:
     """One swap in a running log.
 
     Invariants:
-    - the old segments are neighbours, closed, and durable; `new` holds what compaction left of them, up to `end`, and
-      is synced;
+    - the old segments are neighbours, closed, and durable; `new` holds the batches that compaction left of them, up to
+      `end`, and is synced;
     - readers find the old segments, then the new one: they change in one step, between two turns of the loop;
-    - a log that is cut in the middle of it calls `settle` first: what lies on the disk then is the log as it is.
+    - a log that is cut in the middle of it calls `settle` first: then the files on disk are those of the log in memory.
     """
 
     __slots__ = ("_log", "_new", "_old", "_replaced", "end")
@@ -56,10 +56,10 @@ class Swap:
         self.end = end
 
     async def carry_out(self) -> list[str]:
-        """Replace the segments; returns the files that are to be unlinked.
+        """Replace the segments; return the files to unlink.
 
         Raises:
-            LogChanged: it was given up, or finished by `settle`; nothing is left to do.
+            LogChanged: the swap was given up, or finished by `settle`; nothing is left to do.
             StorageError: the disk failed; the log is fenced from now on.
         """
         log = self._log
@@ -86,7 +86,7 @@ class Swap:
         return aside
 
     def settle(self) -> None:
-        """The log is about to be cut: give the swap up, or finish it, durably. Blocking; raises DiskError."""
+        """Give the swap up, or finish it, durably, as the log is about to be cut. Blocking; raises DiskError."""
         log = self._log
         mark("swap-given-up")
         if self._replaced:
@@ -110,7 +110,7 @@ class Swap:
             raise LogChanged(f"{self._log.topic_partition} lost segments while they were compacted")
 
     def _replace(self) -> list[str]:
-        """Replace the segments in memory and on the disk, without a turn of the loop in between."""
+        """Replace the segments in memory and on disk, within one turn of the loop."""
         mark("log-compacted")
         log, old = self._log, self._old
         aside = [path for segment in old for path in segment.set_aside()]
@@ -135,7 +135,7 @@ class Swap:
 
 
 def remove(disk: Disk, segment: Segment) -> None:
-    """Unlink a segment that is not, or not yet, in its log. Raises DiskError."""
+    """Unlink a segment that is not, or not yet, part of its log. Raises DiskError."""
     segment.close()
     for part in PARTS:
         if disk.exists(segment.path(part)):
@@ -143,10 +143,10 @@ def remove(disk: Disk, segment: Segment) -> None:
 
 
 def finish_swaps(disk: Disk, directory: str, names: list[str]) -> bool:
-    """At a start: finish what a crash cut short in a directory of these names. True if anything changed.
+    """At a start: finish the swaps that a crash interrupted in a directory with these names. True if anything changed.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE where a segment that was swapped in is damaged; nothing was changed.
+        KafkaError: CORRUPT_MESSAGE if a segment that was swapped in is damaged; nothing was changed.
         DiskError: the disk failed.
     """
     swapped = [int(match[1]) for name in names if (match := _SWAP.fullmatch(name))]

@@ -1,8 +1,8 @@
 """Group commit: one sync in flight for a whole node; everything written while it runs forms the next group.
 
-A sync has two instants. It covers what was written before it *starts* and tells so at its *end*: each log's end offset
-is captured at the start, and only that counts as durable afterwards (rules A9, E9). After a failed sync the logs of the
-group are fenced for ever, because a repeated fsync "succeeds" over bytes that are gone (schedule 32).
+A sync covers what was written before it *starts*, and is reported at its *end*: each log's end offset is captured at
+the start, and only that counts as durable afterwards (rules A9, E9). After a failed sync the logs of the group are
+fenced for good, because a repeated fsync "succeeds" over bytes that are gone (schedule 32).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strandline.proto.errors import FatalError
 from strandline.proto.tasks import Report
 
 _DISK_FAILED = (DiskError, FileNotFoundError)
-"""FileNotFoundError: somebody has taken the log's directory away."""
+"""Errors of the disk. FileNotFoundError: the log's directory was deleted."""
 
 
 UNSYNCED_BYTES_MAX = 32 << 20
@@ -32,12 +32,12 @@ class Syncer:
     Invariants:
     - at most one sync is in flight;
     - `on_synced` is called once a group, after `durable_offset` of all its logs has moved;
-    - logs for which acknowledgements wait are synced together, and those that are only catching up apart from them: one
-      such group never follows another while somebody waits (rule B50);
-    - a log that was marked is synced by the next group of its kind or fenced, whatever happens: what fails for one log
-      (its epoch checkpoint) fences that one, what fails for the group fences all of it;
-    - after what nobody foresaw, in here or in a callback, nothing is synced any more: `on_fatal` is told, and every log
-      that was to be synced is fenced (schedule 59).
+    - logs that acknowledgements wait for are synced together, apart from those that are only catching up; two groups of
+      the latter never follow each other while an acknowledgement waits (rule B50);
+    - a marked log is synced by the next group of its kind or fenced: a failure of one log (its epoch checkpoint) fences
+      that log, a failure of the group fences all of it;
+    - after an unexpected error, in here or in a callback, nothing is synced any more: `on_fatal` is called, and every
+      log that was to be synced is fenced (schedule 59).
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Syncer:
         self._on_fatal = on_fatal
         self._marked: list[PartitionLog] = []
         self._unhurried: dict[PartitionLog, None] = {}
-        """Marked logs for which nobody waits."""
+        """Marked logs that no acknowledgement waits for."""
         self._unhurried_is_next = False
-        """The group under way, or the last one, is of logs that are waited for."""
+        """True if the group under way, or the last one, is of logs that acknowledgements wait for."""
         self.unsynced_bytes = 0
         """Bytes that were marked and whose sync has not ended."""
         self._bytes: dict[PartitionLog, int] = {}
@@ -66,13 +66,13 @@ class Syncer:
         self._failed: dict[PartitionLog, OSError] = {}
         """Logs of the group whose sync failed, with the error."""
         self._syncing: asyncio.Future[None] | None = None
-        """The disk has not answered yet."""
+        """Sync that the disk has not answered yet; None if there is none."""
         self._busy = False
-        """A group is about to begin, or is being synced."""
+        """True if a group is about to begin, or is being synced."""
         self._idle: asyncio.Future[None] | None = None
         self._broken: Exception | None = None
         self.trace: RequestTrace | None = None
-        """Is told when groups begin and end."""
+        """Trace of requests that is told when groups begin and end; None if there is none."""
         self.syncs = 0
         """Groups synced so far."""
 
@@ -95,12 +95,12 @@ class Syncer:
                 call()
 
     def mark(self, log: PartitionLog, size: int = 0, *, waited_for: bool = True) -> None:
-        """`log` was written to: sync it with the next group. Cheap; call it after every append.
+        """Sync `log`, which was written to, with the next group. Cheap; call it after every append.
 
         Args:
             size: bytes that were written.
-            waited_for: False: no acknowledgement waits for it, for it is of a replica that is catching up. It is synced
-                in turn with the groups of those that are waited for: its bytes would make their syncs longer.
+            waited_for: False if no acknowledgement waits for the log, because its replica is catching up. It is then
+                synced in turn with the groups of the others, whose syncs its bytes would prolong.
         """
         if not log.sync_pending:
             if self._broken is not None:  # rule A9/syncer-takes-marks-after-its-end
@@ -122,14 +122,14 @@ class Syncer:
             self.unsynced_bytes += size
 
     async def drain(self) -> None:
-        """Return when everything marked so far, and what that entails, has been synced or has failed."""
+        """Wait until everything marked so far, and what follows from it, has been synced or has failed."""
         while self._busy:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle])
 
     def abandon(self) -> None:
-        """Sync nothing more, and wait for nothing: the node stops uncleanly, and a sync under way may never end."""
+        """Stop syncing at once, without waiting: the node stops uncleanly, and a sync under way may never end."""
         syncing, self._syncing = self._syncing, None
         if syncing is not None:
             syncing.cancel()
@@ -137,8 +137,8 @@ class Syncer:
         self._rest()
 
     def _go_on(self, answered: asyncio.Future[None] | None) -> None:
-        """End the group that the disk has answered for, if there is one, and begin groups until nothing is marked or
-        the disk answers later. (Callbacks and no task: a lone record would wait for its start and its end.)"""
+        """End the group that the disk has answered, if any, and begin groups until nothing is marked or the disk
+        answers later. (With a task instead of callbacks a lone record would wait for the task's start and end.)"""
         if answered is not self._syncing:
             return  # it was given up
         self._syncing = None
@@ -160,7 +160,7 @@ class Syncer:
             idle.set_result(None)
 
     def _break(self, error: Exception) -> None:
-        """Nothing of what was to be synced counts, and nothing is synced any more."""
+        """Fence all logs that were to be synced, and sync nothing any more."""
         self._broken = error
         self.unsynced_bytes = self._group_bytes = 0
         self._bytes.clear()
@@ -172,7 +172,7 @@ class Syncer:
         self._tell_room()
 
     def _next_group(self) -> list[PartitionLog]:
-        """The logs to be synced now: those for which nobody waits in turn with those for which somebody does."""
+        """Return the logs to sync now: those that are only catching up in turn with those that acks wait for."""
         # rule B50/who-catches-up-is-never-synced
         if self._unhurried and (not self._marked or self._unhurried_is_next):
             unhurried, self._unhurried = list(self._unhurried), {}
@@ -236,7 +236,7 @@ class Syncer:
         self._tell_room()
 
     def _end(self, logs: list[PartitionLog], failed: dict[PartitionLog, OSError]) -> list[PartitionLog]:
-        """The sync succeeded for these; returns those of which it counts, and adds the others to `failed`."""
+        """Record the success of the sync; return the logs for which it counts, and add the others to `failed`."""
         synced = []
         for log in logs:
             try:
@@ -250,7 +250,7 @@ class Syncer:
         return synced
 
     def _fence(self, failed: dict[PartitionLog, OSError]) -> None:
-        """Each by its own error; those that share one are told of together."""
+        """Fence each log with its own error; those with the same error are reported together."""
         for log, error in failed.items():
             log.sync_failed(error)  # rule A9/failed-sync-is-retried/2
         for error in dict.fromkeys(failed.values()):

@@ -1,7 +1,7 @@
-"""Transactions in a log: the markers that end them, those that were aborted, and permissions to begin one.
+"""Transactions in a log: the markers that end them, the index of aborted ones, and verifications before they begin.
 
-A marker is a control batch of one record, written by the leader for the transaction's coordinator, with the
-transaction's producer id and epoch, and no sequence (KIP-98):
+A marker is a control batch with one record. The leader writes it for the transaction's coordinator, with the
+transaction's producer id and epoch, and without a sequence (KIP-98):
 
 | bytes | key | value |
 |---|---|---|
@@ -9,8 +9,8 @@ transaction's producer id and epoch, and no sequence (KIP-98):
 | 2 | type: 0 abort, 1 commit | |
 | 4 | | coordinator epoch |
 
-Readers of committed records alone pass over what was aborted. Its markers come behind it, so each segment has an index
-of the transactions whose abort marker lies in it, if there is one. `.txnindex` has Kafka's format, entries of 34 bytes:
+Readers of committed records skip those of aborted transactions. The markers come after them, so each segment has an
+index of the transactions whose abort marker lies in it, if any. `.txnindex` has Kafka's format, entries of 34 bytes:
 
 | bytes | what |
 |---|---|
@@ -18,12 +18,13 @@ of the transactions whose abort marker lies in it, if there is one. `.txnindex` 
 | 8 | producer id |
 | 8 | first offset of the transaction |
 | 8 | last offset: that of the marker |
-| 8 | last stable offset behind the marker: the first offset of a transaction that is open then, else the log end |
+| 8 | last stable offset after the marker: first offset of a transaction that is open then, else the log end |
 
-Numbers are big-endian; last offsets rise. All of it can be had from the log again.
+Numbers are big-endian; last offsets rise. The index can be rebuilt from the log.
 
-A leader appends the first batch of a transaction once the coordinator has said that it knows of it (KIP-890). While it
-is asked the transaction may end, and another begin: a `Verification` stands for one asking, and ends with any marker.
+A leader appends the first batch of a transaction only after the coordinator has confirmed the transaction (KIP-890).
+While it is asked, the transaction may end and another begin: a `Verification` stands for one request, and ends with
+any marker.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 
 ABORTED_MAX = 100
-"""Aborted transactions up to which a read names all that overlap it; of more, it names those with a batch in what was
-read."""
+"""Number of aborted transactions up to which a read lists all that overlap it; if there are more, it lists those with a
+batch in the data."""
 
 VERIFICATIONS_MAX = 10_000
-"""Verifications that one log remembers, the latest: about 2 MB."""
+"""Maximum verifications that one log remembers, the latest ones: about 2 MB."""
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction in one partition, as its coordinator has it written."""
+    """The end of a producer's transaction in one partition, as its coordinator sends it."""
 
     producer_id: int
     producer_epoch: int
@@ -68,7 +69,7 @@ class Marker(NamedTuple):
 
 
 def build_marker(marker: Marker, timestamp_ms: int) -> bytearray:
-    """The control batch."""
+    """Return the control batch of a marker."""
     key = _MARKER_KEY.pack(MARKER_VERSION, COMMIT if marker.commit else ABORT)
     value = _MARKER_VALUE.pack(MARKER_VERSION, marker.coordinator_epoch)
     return build_batch(
@@ -81,11 +82,11 @@ def build_marker(marker: Marker, timestamp_ms: int) -> bytearray:
 
 
 def read_marker(batch: Buffer) -> Marker | None:
-    """The marker that this one whole batch is; None for any other: of data, of the metadata quorum, or one whose record
-    compaction took (Kafka's leaves such batches).
+    """Return the marker in this one whole batch. None if the batch has data, is the metadata quorum's, or has lost its
+    record to compaction (Kafka's compaction leaves such batches).
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE for a control batch of a producer whose record is no marker.
+        KafkaError: CORRUPT_MESSAGE for a control batch of a producer whose record is not a marker.
     """
     header = parse_header(batch)
     if not header.is_control or header.producer_id < 0 or not header.count:
@@ -101,14 +102,14 @@ def read_marker(batch: Buffer) -> Marker | None:
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that was aborted, as far as one partition goes."""
+    """An aborted transaction, as far as it concerns one partition."""
 
     producer_id: int
     first_offset: int
     last_offset: int
     """Offset of the transaction's marker."""
     last_stable_offset: int
-    """The last stable offset behind the marker, had the marker been committed at once."""
+    """Last stable offset after the marker, as if the marker had been committed at once."""
 
 
 class OpenTransaction(NamedTuple):
@@ -118,7 +119,7 @@ class OpenTransaction(NamedTuple):
     producer_epoch: int
     first_offset: int
     last_timestamp_ms: int
-    """Time of its newest batch; -1: not known."""
+    """Time of its newest batch in milliseconds; -1 if not known."""
     coordinator_epoch: int
     """Coordinator epoch of the producer's last marker in this log; -1 if none is known."""
 
@@ -131,13 +132,14 @@ class AbortedIndex:
     def __init__(self, entries: Iterable[AbortedTransaction] = (), *, stale: bool = False) -> None:
         self.entries = list(entries)
         self.written = 0
-        """Entries that the file holds already."""
+        """Number of entries that are in the file."""
         self.stale = stale
-        """There is a file that holds more than `written`."""
+        """True if the file has more than `written` entries, which must be cut."""
 
     @classmethod
     def parse(cls, data: bytes, base_offset: int, end_offset: int = INT64_MAX) -> AbortedIndex:
-        """Entries of the file of a segment of [`base_offset`, `end_offset`). Raises ValueError for what cannot be."""
+        """Parse the index file of a segment of [`base_offset`, `end_offset`). Raises ValueError for impossible
+        entries."""
         if len(data) % ABORTED_ENTRY_BYTES:
             raise ValueError(f"{len(data)} bytes are not whole entries of {ABORTED_ENTRY_BYTES}")
         index = cls()
@@ -161,11 +163,11 @@ class AbortedIndex:
         return len(self.entries)
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """One more, whose marker comes after all the others."""
+        """Add a transaction, whose marker comes after all the others."""
         self.entries.append(aborted)
 
     def truncate(self, offset: int) -> None:
-        """Forget those whose marker stands at `offset` or after it."""
+        """Remove the transactions whose marker is at `offset` or after it."""
         keep = bisect_left(self.entries, offset, key=lambda entry: entry.last_offset)
         del self.entries[keep:]
         self.stale = self.stale or keep < self.written
@@ -173,7 +175,7 @@ class AbortedIndex:
 
     @property
     def waits(self) -> bool:
-        """The file is not what it is to be."""
+        """True if the file differs from the entries in memory."""
         return self.stale or self.written < len(self.entries)
 
     def tail_bytes(self) -> tuple[int, bytes]:
@@ -185,7 +187,8 @@ class AbortedIndex:
 
 
 def overlapping(indexes: Iterator[AbortedIndex], start: int, end: int) -> list[AbortedTransaction]:
-    """Aborted transactions with records in [`start`, `end`), by the indexes of the segments from that of `start` on."""
+    """Return aborted transactions with records in [`start`, `end`), from the indexes of the segments from `start`
+    on."""
     found: list[AbortedTransaction] = []
     for index in indexes:
         entries = index.entries
@@ -193,13 +196,13 @@ def overlapping(indexes: Iterator[AbortedIndex], start: int, end: int) -> list[A
             entry = entries[i]
             if entry.first_offset < end:
                 found.append(entry)
-            if entry.last_stable_offset >= end:  # whatever began before `end` has ended by then
+            if entry.last_stable_offset >= end:  # every transaction that began before `end` has ended by then
                 return found
     return found
 
 
 def to_be_named(aborted: Sequence[AbortedTransaction], data: Buffer) -> Sequence[AbortedTransaction]:
-    """Aborted transactions of `aborted` that a reader of these batches must be told of."""
+    """Return those of `aborted` that a reader of these batches must know."""
     if len(aborted) <= ABORTED_MAX:  # rule C22/transactions-without-a-batch-are-named
         return aborted
     writers = {header.producer_id for header, _ in iter_batches(data)}
@@ -207,7 +210,7 @@ def to_be_named(aborted: Sequence[AbortedTransaction], data: Buffer) -> Sequence
 
 
 class Outcomes:
-    """Outcomes of transactions whose batches are read in order of offsets, from the list of aborted ones."""
+    """Outcomes of transactions whose batches are read in order of offsets, from the list of aborted transactions."""
 
     __slots__ = ("_coming", "_dead", "_met")
 
@@ -218,18 +221,18 @@ class Outcomes:
         """Offset of the first batch met of each producer's transaction."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a batch of a transaction, the next one met, is of one that was aborted."""
+        """True if the next batch, which is part of a transaction, is part of an aborted one."""
         self._begin(header.last_offset)
         self._met.setdefault(header.producer_id, header.base_offset)
         dead = self._dead.get(header.producer_id)
         return dead is not None and header.last_offset < dead.last_offset
 
     def end(self, header: BatchHeader, marker: Marker) -> tuple[bool, AbortedTransaction | None]:
-        """A marker is the next batch met: whether batches of its transaction were, and the transaction if it is among
-        the aborted ones.
+        """Take the next batch, a marker. Return whether batches of its transaction were met, and the transaction if it
+        is among the aborted ones.
 
-        Raises KafkaError (CORRUPT_MESSAGE) where the aborted ones are others: an index has no checksum, and is not
-        believed against a marker.
+        Raises KafkaError (CORRUPT_MESSAGE) if the list contradicts the marker: an index has no checksum, and a marker
+        counts more.
         """
         self._begin(header.last_offset)
         dead = self._dead.pop(marker.producer_id, None)
@@ -253,8 +256,8 @@ class Outcomes:
 
 
 class Verification:
-    """One asking of a coordinator whether it knows that a producer's transaction reaches this partition. It is current,
-    and lets the first batch in, as long as it is the very object that its log holds for the producer."""
+    """One request to a coordinator whether a producer's transaction includes this partition. It is current, and admits
+    the first batch, as long as the log holds this very object for the producer."""
 
     __slots__ = ("begins_at_0", "begun_ms", "first_sequence", "producer_epoch", "producer_id")
 
@@ -264,13 +267,13 @@ class Verification:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.first_sequence = first_sequence
-        """The lowest that was seen: what is behind it waits until it is written (KAFKA-14884)."""
+        """Lowest sequence that was seen: later batches wait until it is written (KAFKA-14884)."""
         self.begins_at_0 = begins_at_0
-        """The epoch is the transaction's own (KIP-890): a producer of which nothing is known begins at 0."""
+        """True if the epoch is the transaction's own (KIP-890), so that an unknown producer begins with sequence 0."""
         self.begun_ms = begun_ms
 
     def is_after(self, marker_epoch: int) -> bool:
-        """True if it is of a transaction after the one that a marker of this epoch ends. Where each transaction has an
-        epoch of its own, the marker has the epoch of the next one, whose first batch may have come before it."""
+        """True if this is of a later transaction than the one that a marker of `marker_epoch` ends. If each transaction
+        has an epoch of its own, the marker has the epoch of the next one, whose first batch may have come before it."""
         # rule C10/a-marker-ends-what-comes-after-it
         return self.producer_epoch > marker_epoch or (self.begins_at_0 and self.producer_epoch == marker_epoch)

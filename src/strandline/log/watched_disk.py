@@ -1,9 +1,8 @@
-"""How long syncs take: whether the event loop waits in place for the end of one, and what to do about one that does not
-end (schedule 58).
+"""Durations of syncs: whether the event loop blocks for one, and what to do about one that does not end (schedule 58).
 
-A sync that hangs is a failure that nobody is told of: no error, no ack, and a leadership that stays. So the age of the
-oldest sync under way is a health signal. While it is above the bound nothing here counts as durable, and the node is
-told, so that others may lead what it leads.
+A hung sync is a silent failure: no error, no ack, and the leadership stays. So the age of the oldest sync under way is
+a health signal. While it is above the limit nothing here counts as durable, and the node is told, so that others may
+take its leaderships.
 """
 
 from __future__ import annotations
@@ -23,31 +22,30 @@ from strandline.proto.ports import Clock
 from strandline.proto.tasks import Report
 
 LIMIT_MS = 0.5
-"""The loop waits so long for one sync. Votes, heartbeats and other connections wait with it: an election timeout is
-1,000 ms or more, a full collection of garbage takes 4 ms, the parsing of 1 MB one. A disk that takes longer (one of a
-cloud: 2 to 10 ms) gains nothing from it: the round costs 0.02 to 0.1 ms."""
+"""Longest time that the loop blocks for one sync. Votes, heartbeats and other connections wait, too: an election
+timeout is 1,000 ms or more, a full garbage collection takes 4 ms, parsing 1 MB takes one. A slower disk (in a cloud: 2
+to 10 ms) gains nothing from blocking: the second turn of the loop costs 0.02 to 0.1 ms."""
 
 FAST_IN_A_ROW = 16
-"""After so many syncs within the limit the next one is expected to keep it. One that does not begins the count anew: a
-disk that turned slow, or hangs, has cost one limit by then, and one in two minds costs one limit in sixteen syncs."""
+"""Number of syncs within the limit after which the next one is expected to keep it. A slower sync restarts the count: a
+disk that turned slow, or hangs, has cost one limit by then, and one that varies costs one limit in sixteen syncs."""
 
 SHARE = 0.25
-"""The loop spends no more of its time on it: 1,000 syncs of 0.25 ms a second. Above that there is other work to do
-meanwhile, and records come together in larger groups."""
+"""Share of the loop's time that may be spent blocking: 1,000 syncs of 0.25 ms a second. Above that there is other work
+to do meanwhile, and records come in larger groups."""
 
 SAVED_MAX_MS = 4 * LIMIT_MS
 """Maximum milliseconds that an idle loop may save up for a burst."""
 
 
 class SyncWait:
-    """Says how long to wait for the next sync, from how long the last ones took.
+    """Decides how long the loop blocks for the next sync, from the durations of the last ones.
 
-    Invariant: of any stretch of T ms at most SHARE x T + SAVED_MAX_MS are waited away.
+    Invariant: in any period of T ms, at most SHARE x T + SAVED_MAX_MS are spent blocking.
 
-    A sync in a thread costs the loop a second round: it selects, is woken, and takes up again what it left. On a fast
-    disk that is a good part of what a lone record takes. Where the disk is fast the loop waits for the thread instead,
-    a moment at most: the call that syncs is never its own, so that a disk that hangs keeps it for that moment and no
-    longer.
+    A sync in a thread costs the loop a second turn: it selects, is woken, and resumes what it left. On a fast disk that
+    is much of the time that a lone record takes. So on a fast disk the loop blocks for the thread instead, briefly: the
+    call that syncs is always the thread's, so a disk that hangs blocks the loop for that moment only.
     """
 
     def __init__(self) -> None:
@@ -66,7 +64,7 @@ class SyncWait:
         return LIMIT_MS if self._saved_ms >= LIMIT_MS else 0.0
 
     def took(self, duration_ms: float, limit_ms: float) -> None:
-        """A sync has ended after `duration_ms`; up to `limit_ms` of them were waited in place."""
+        """Take note of a sync of `duration_ms`, for which the loop blocked up to `limit_ms`."""
         self._saved_ms -= min(duration_ms, limit_ms)
         if duration_ms <= LIMIT_MS:  # rule B18/slow-syncs-are-waited-for
             self._fast += 1
@@ -79,16 +77,16 @@ class SyncWait:
 log = structlog.get_logger("strandline.disk")
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the histogram: a good NVMe drive takes 0.1 to 1 ms, a disk of a cloud 2 to 10 ms."""
+"""Upper bounds of the histogram in seconds: a good NVMe drive takes 0.1 to 1 ms, a cloud's disk 2 to 10 ms."""
 
 LOOKS = 10
-"""Number of looks at a sync within the bound."""
+"""Number of looks at a sync until its age reaches the limit."""
 
 WARN_SHARE = 0.2
-"""A warning is logged at this share of the bound: at 1 s of 5 s, where etcd warns of a slow fdatasync too."""
+"""Share of the limit at which a warning is logged: at 1 s of 5 s, where etcd warns of a slow fdatasync, too."""
 
 LOST_FACTOR = 4
-"""Multiple of the bound after which a sync counts as lost: 20 s for 5 s, CockroachDB's limit."""
+"""Multiple of the limit after which a sync counts as lost: 20 s for 5 s, CockroachDB's limit."""
 
 
 @dataclass
@@ -100,7 +98,7 @@ class SyncTimes:
     seconds_total: float = 0.0
 
     def took(self, seconds: float) -> None:
-        """One more."""
+        """Add the duration of one sync."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.seconds_total += seconds
 
@@ -128,18 +126,18 @@ class DiskAbove:
 
 
 class WatchedDisk(DiskAbove):
-    """`disk`, with its group syncs timed.
+    """A disk with its group syncs timed.
 
     Attributes:
-        times: of the syncs that ended.
-        waited: how many of them the event loop waited for in place (`SyncWait`).
-        busy: the sync under way was there when the watch looked before.
-        stalled: a sync under way is older than its bound. Until it ends every blocking sync is refused: it would wait
-            behind that one, and the event loop with it.
+        times: durations of the syncs that ended.
+        waited: number of those for which the event loop blocked (`SyncWait`).
+        busy: True if the sync under way was there at the watch's last look, too.
+        stalled: True while a sync is older than its limit. Every blocking sync is refused then: it would wait for that
+            one, and the event loop with it.
     """
 
     def __init__(self, disk: Disk, clock: Clock, on_poisoned: Report) -> None:
-        """`on_poisoned` is told once that nothing on this disk can be relied on any more."""
+        """`on_poisoned` is called once, when nothing on this disk can be relied on any more."""
         super().__init__(disk)
         self._clock = clock
         self._on_poisoned: Report | None = on_poisoned
@@ -156,7 +154,7 @@ class WatchedDisk(DiskAbove):
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest sync under way; 0 when there is none."""
+        """Number of the oldest sync under way; 0 if there is none."""
         return next(iter(self._under_way), 0)
 
     @property
@@ -166,10 +164,11 @@ class WatchedDisk(DiskAbove):
         return 0.0 if began is None else self._clock.monotonic_ms() - began
 
     def sync(self, files: Sequence[File], directories: Sequence[str] = (), wait_ms: float = 0.0) -> Awaitable[None]:
-        """As the disk. Raises DiskError. How long to wait in place is decided here: never behind another sync.
+        """Sync as the disk below does. Raises DiskError. The time to block for it is decided here: 0 if another is
+        under way.
 
-        A caller that is cancelled (a node that ends is all that does so) leaves its sync under way: it is carried out
-        all the same, and nobody here learns of its end.
+        If the caller is cancelled (only by a node that ends), its sync is carried out, but its end is not recorded
+        here.
         """
         self._number += 1
         number = self._number
@@ -242,14 +241,14 @@ class WatchedDisk(DiskAbove):
 
 
 class SyncWatch:
-    """Looks at the oldest sync under way while there is one.
+    """Looks at the oldest sync while one is under way.
 
-    - `on_stalled(age in ms)`: it is older than the bound. Until it ends nothing of this disk can be served.
+    - `on_stalled(age in ms)`: the sync is older than the limit. Until it ends nothing of this disk can be served.
     - `on_recovered`: it has ended after all.
-    - `on_lost(age in ms)`: it never will.
+    - `on_lost(age in ms)`: it will never end.
 
-    Looks are counted, and not the clock believed: a process that was stopped (SIGSTOP) for a minute has a sync that is
-    a minute old, and has perhaps ended long ago.
+    Looks are counted instead of time: a process that was stopped (SIGSTOP) for a minute has a sync that is a minute
+    old, and may have ended long ago.
     """
 
     def __init__(

@@ -1,44 +1,44 @@
-"""How much a follower's broker is sent that it has not synced, for replicas that nobody waits for (rule B50)."""
+"""Bound on the unsynced data sent to a follower's broker for replicas that no append waits for (rule B50)."""
 
 from __future__ import annotations
 
 from collections import deque
 
 CHUNK_BYTES = 256 << 10
-"""Bytes that such a replica gets in one turn."""
+"""Bytes sent to such a replica in one turn."""
 
 BYTES_MIN = 512 << 10
-"""The least that may be unsynced. On a disk whose syncs take 20 ms, for others use it, these are 25 MB a second from
-each leader: a replica gets more than is written meanwhile, and comes to its end."""
+"""Smallest bound. On a disk that other work keeps busy, so that a sync takes 20 ms, it allows 25 MB a second from each
+leader: more than is written meanwhile, so that the replica catches up."""
 
 BYTES_MAX = 4 << 20
-"""The most that may be unsynced: no disk that syncs so much in one go gets more done with larger syncs."""
+"""Largest bound: no disk that syncs this much at once gets more done with larger syncs."""
 
 DELAY_MIN_MS = 3.0
-"""Delay that is never too long: a scheduler alone takes as much on a busy machine."""
+"""Delay that never halves the bound: on a busy machine the scheduler alone adds as much."""
 
 SLOWER_MAX = 2.0
-"""How many times as late as the quickest lately acknowledgements may come: as much longer do clients wait."""
+"""Factor over the smallest recent delay above which the bound is halved. Clients wait longer by the same factor."""
 
 BASE_MS = 10_000.0
-"""How long the quickest one counts: two such periods at most. A disk may become slower for good."""
+"""Period for which the smallest delay is kept; two periods at most, as a disk may become slower for good."""
 
 
 class Backlog:
-    """What was sent and is not synced, and its bound: congestion control by delay, as in LEDBAT (RFC 6817).
+    """Bytes sent and not yet synced, with a bound on them: congestion control by delay, as in LEDBAT (RFC 6817).
 
-    From a chunk to its durable acknowledgement it takes as long as what lies before it on that disk and in that
-    process, from whichever leader that came. Where this grows, others wait, too: the bound is halved. Else it grows by
-    a quarter of what was synced.
+    The delay from a chunk to its durable acknowledgement grows with all the work queued on that disk and in that
+    process, from whichever leader it came. When the delay grows, others wait longer, too, so the bound is halved.
+    Otherwise the bound grows by a quarter of the bytes that were synced.
 
     Invariants:
-    - `bytes` is the sum of what was sent and neither synced nor forgotten;
+    - `bytes` is the sum of all chunks that were sent and neither synced nor forgotten;
     - `bound` is between `BYTES_MIN` and `BYTES_MAX`.
     """
 
     def __init__(self) -> None:
         self._sent: dict[int, deque[tuple[int, int, float]]] = {}
-        """By subscription: (end offset, bytes, when it was sent)."""
+        """For each subscription, its unsynced chunks: (end offset, bytes, time of sending in ms)."""
         self.bytes = 0
         self.bound = 4 * CHUNK_BYTES
         self._halved_ms = float("-inf")
@@ -47,16 +47,17 @@ class Backlog:
 
     @property
     def has_room(self) -> bool:
-        """More may be sent."""
+        """True if more may be sent."""
         return self.bytes < self.bound
 
     def sent(self, subscription: int, end_offset: int, size: int, now_ms: float) -> None:
-        """Bytes up to an offset go to a replica that nobody waits for."""
+        """Count `size` bytes up to `end_offset`, sent to a replica that no append waits for."""
         self._sent.setdefault(subscription, deque()).append((end_offset, size, now_ms))
         self.bytes += size
 
     def synced(self, subscription: int, durable_offset: int, now_ms: float) -> bool:
-        """A replica is durable up to there. True if that was of the backlog."""
+        """Remove what a replica has synced up to `durable_offset`. Return True if the subscription was in the
+        backlog."""
         sent = self._sent.get(subscription)
         if sent is None:
             return False
@@ -69,7 +70,7 @@ class Backlog:
         return True
 
     def forget(self, subscription: int) -> bool:
-        """A replica is sent no more. True if it had something of the backlog."""
+        """Drop a subscription that gets no more data. Return True if it had unsynced bytes in the backlog."""
         sent = self._sent.pop(subscription, ())
         self.bytes -= sum(size for _, size, _ in sent)
         return bool(sent)
@@ -83,7 +84,7 @@ class Backlog:
         base_ms = min(self._base_ms, self._next_base_ms)
         # rule B50/a-disk-that-slows-down-gets-as-much
         if delay_ms > max(DELAY_MIN_MS, SLOWER_MAX * base_ms):
-            if sent_ms >= self._halved_ms:  # what was sent before that says nothing new
+            if sent_ms >= self._halved_ms:  # chunks sent before the last halving carry no new information
                 self.bound = max(BYTES_MIN, self.bound // 2)
                 self._halved_ms = now_ms
         else:

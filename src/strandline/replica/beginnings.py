@@ -1,8 +1,8 @@
-"""Replicas whose log begins behind records that the object store alone has (rule B24): they learn from there who wrote
-these, before they take the first record, as follower or as leader.
+"""Replicas whose log begins after records that are in the object store only (rule B24): they load the producers of
+those records from there before they take their first record, as follower or as leader.
 
-A replica that lacks that and leads would append a retry once more, and take what a fenced producer sends. So it neither
-fetches, and is in no ISR, nor leads until it knows. It waits for nobody else's sake: everything else goes on.
+A leader without them would append a retried batch twice, and accept batches of a fenced producer. So until they are
+loaded the replica does not fetch, is in no ISR and does not lead. Other replicas do not wait for it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from strandline.replica.states import PartitionState
 log = structlog.get_logger("strandline.replica")
 
 RETRY_MS = 50.0
-"""After a first attempt; the metadata may be on their way. It doubles up to RETRY_MAX_MS."""
+"""Pause after a first failed attempt, e.g. while the metadata are on their way. It doubles up to RETRY_MAX_MS."""
 
 RETRY_MAX_MS = 5_000.0
 
 
 class Replica(Protocol):
-    """A hosted partition, as far as its beginning goes."""
+    """A hosted partition, as this module needs it."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -46,14 +46,15 @@ class Replica(Protocol):
     def log(self) -> PartitionLog | None: ...
 
     def fail(self, reason: str) -> None:
-        """The log can no longer be used."""
+        """Go offline: the log can no longer be used."""
 
 
 @dataclass(slots=True)
 class _Waiting:
     """Attributes:
-    leads: in the present role; its metadata are then as new as any.
-    then: what to go on with.
+    since_ms: monotonic time since which the replica waits.
+    leads: True if it waits to lead; its metadata are then the newest.
+    then: called when the producers are loaded.
     """
 
     since_ms: float
@@ -62,9 +63,9 @@ class _Waiting:
 
 
 class Beginnings:
-    """Brings the producers of what lies before a log. One task for each replica that waits.
+    """Loads the producers of the records before a log's start. There is one task for each replica that waits.
 
-    `reader`: of the object store; None where this broker has none.
+    `reader`: reads the object store; None if this broker has none.
     """
 
     def __init__(self, reader: TierReader | None, clock: Clock, on_fatal: Report) -> None:
@@ -75,7 +76,7 @@ class Beginnings:
         self._tasks: dict[Replica, asyncio.Task[None]] = {}
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Bring nothing more; the tasks that end with it."""
+        """Stop loading; return the tasks that end now."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -83,17 +84,17 @@ class Beginnings:
 
     @property
     def waiting(self) -> int:
-        """Replicas that wait."""
+        """Number of replicas that wait."""
         return len(self._waiting)
 
     def waiting_ms(self) -> float:
-        """For how long one of them has waited, the longest; 0: none waits."""
+        """Return the milliseconds for which replicas have waited, of the one with the most; 0 if none waits."""
         now_ms = self._clock.monotonic_ms()
         return max((now_ms - waiting.since_ms for waiting in self._waiting.values()), default=0.0)
 
     def awaits(self, replica: Replica, then: Callable[[], None], *, leads: bool = False) -> bool:
-        """True if the replica's log may take no record yet. `then` is called once it may, unless a later call named
-        another."""
+        """Return True if the replica's log may take no record yet. `then` is called once it may, unless a later call
+        gave another function."""
         if not self._lacks(replica, leads):
             return False
         known = self._waiting.get(replica)
@@ -105,10 +106,10 @@ class Beginnings:
         return True
 
     def _lacks(self, replica: Replica, leads: bool) -> bool:
-        """True if there may be records in the tier that the log begins behind, and it does not know who wrote them.
+        """True if the tier may have records before the log's start, whose producers the log does not know.
 
-        The metadata of a follower may be older than its leader's: what they do not reach yet may be in the tier. What
-        they call deleted is gone, and its producers with it.
+        A follower's metadata may be older than its leader's: offsets beyond them may be in the tier. Records that the
+        metadata call deleted are gone, and so are their producers.
         """
         plog, state = replica.log, replica.state
         if plog is None or not state.log_config.remote_storage or plog.failure is not None:
@@ -137,7 +138,8 @@ class Beginnings:
         waiting.then()
 
     async def _bring_now(self, replica: Replica) -> None:
-        """Raises KafkaError and StoreError for what may pass, StorageError, FileNotFoundError."""
+        """Load the producers. Raises KafkaError and StoreError for failures that may pass, StorageError,
+        FileNotFoundError."""
         plog, state = replica.log, replica.state
         if plog is None:
             return

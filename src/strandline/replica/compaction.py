@@ -1,6 +1,6 @@
-"""Compaction of this broker's replicas: one log at a time, the one that needs it most, between two turns of the loop.
+"""Compaction of this broker's replicas: one log at a time, the one that needs it most first.
 
-Each replica is compacted by itself, led here or followed (as in Kafka): what a pass takes depends on the log alone.
+Each replica is compacted by itself, leader or follower (as in Kafka): the result of a pass depends on the log alone.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from strandline.replica.shared import Shared
 log = structlog.get_logger("strandline.replica")
 
 _ROOM = 2
-"""A log is compacted while the disk has room for so many times what is written anew."""
+"""Factor: a log is compacted only while free space is at least this many times what a segment's rewrite may take."""
 
 
 REST_MS = 2.0
-"""Compaction rests once it owes so much, and gets no more than that ahead."""
+"""Milliseconds of owed rest after which compaction rests; also the largest rest kept in advance."""
 
 T = TypeVar("T")
 
 
 class Pace:
-    """Gives the event loop its turns, and keeps to `log.cleaner.io.max.bytes.per.second`, reads and writes together.
+    """Limits compaction to half of the event loop's time and to `log.cleaner.io.max.bytes.per.second`, reads and writes
+    together.
 
-    It rests as long as it has worked: compaction takes half of the loop's time at most. Every time in which others have
-    the loop counts as rest, waits for the disk among them; and as timers go off a millisecond late, as long as many a
-    step takes, it rests once some steps have added up, and goes on the sooner after a rest that was too long.
+    It rests as long as it has worked. Any time in which others have the loop counts as rest, waits for the disk
+    included. Timers fire about a millisecond late, as long as many a step takes. So it rests once several steps have
+    added up, and a rest that was too long shortens the next.
     """
 
     def __init__(self, clock: Clock, pauses: Pauses, bytes_per_second: Callable[[], float]) -> None:
-        """`bytes_per_second` is asked anew when `pauses` are woken."""
+        """`bytes_per_second` is called again when `pauses` are woken."""
         self._clock = clock
         self._pauses = pauses
         self._bytes_per_second = bytes_per_second
@@ -56,7 +57,7 @@ class Pace:
         self._rest_ms = 0.0
 
     async def __call__(self, size_bytes: int) -> None:
-        """Wait as long as the rate asks for after `size_bytes` were read or written."""
+        """Wait as long as the rate requires after `size_bytes` were read or written."""
         now_ms = self._clock.monotonic_ms()
         before_ms = max(self._due_ms, now_ms - 1_000)
 
@@ -71,7 +72,7 @@ class Pace:
         self._due_ms = due_ms()
 
     async def during(self, wait: Awaitable[T]) -> T:
-        """Await `wait`; the time counts as rest, for others have the loop meanwhile."""
+        """Await `wait`; its time counts as rest, as others have the loop meanwhile."""
         began_ms = self._clock.monotonic_ms()
         self._rest_ms += began_ms - self._begun_ms
         try:
@@ -85,11 +86,11 @@ class Figures:
     """Figures of compaction, for the metrics.
 
     Attributes:
-        passes: over a log, that came to their end.
-        read_bytes, written_bytes, removed: of all of them; records that went.
-        last: the last pass, and how long it took.
-        max_dirty_ratio: of the logs, at the last look.
-        max_delay_ms: how much longer than max.compaction.lag.ms a record waits, at the last look.
+        passes: number of completed passes over a log.
+        read_bytes, written_bytes, removed: totals of all passes; `removed` counts records.
+        last, last_ms: result and duration of the last pass.
+        max_dirty_ratio: largest dirty ratio of a log at the last look.
+        max_delay_ms: longest time by which a record exceeds max.compaction.lag.ms, at the last look.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ class Figures:
         self.max_delay_ms = 0
 
     def passed(self, done: Compacted, took_ms: float) -> None:
-        """A pass came to its end."""
+        """Count a completed pass."""
         self.passes += 1
         self.read_bytes += done.read_bytes
         self.written_bytes += done.written_bytes
@@ -123,8 +124,8 @@ def _has_closed_segments(partition: Partition) -> bool:
 
 
 class Uncleanable(NamedTuple):
-    """Log that is left alone: the reason, how many holes this broker had mended by then, and the memory too small for
-    one of its batches (log.cleaner.dedupe.buffer.size), where that is why."""
+    """Log that compaction skips: the reason, the number of holes that this broker had mended by then, and, if the
+    memory was too small for one of its batches, its size in bytes (log.cleaner.dedupe.buffer.size)."""
 
     reason: str
     mended_holes: int
@@ -132,12 +133,12 @@ class Uncleanable(NamedTuple):
 
 
 class Compactor:
-    """Looks every `log.cleaner.backoff.ms` for a log that is to be compacted, and compacts it.
+    """Looks every `log.cleaner.backoff.ms` for logs that are due for compaction, and compacts them.
 
     Invariants:
     - one pass at a time;
-    - a log that cannot be read is `uncleanable` as long as it is open here, or until its holes were mended: it is left
-      alone, and the others go on. So is one with a batch too large for the memory, until that is raised.
+    - a log that cannot be read is `uncleanable` while it is open, or until its holes are mended: it is skipped, and the
+      others go on. So is a log with a batch too large for the memory, until the memory is raised.
     """
 
     def __init__(
@@ -160,11 +161,11 @@ class Compactor:
     # Life
 
     def start(self) -> None:
-        """Compact from now on."""
+        """Begin to look for logs to compact."""
         self._look_later()
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Compact no more; the tasks that end now. What is half done is finished, or dropped, by the next start."""
+        """Stop compacting; return the tasks that end now. The next start finishes or drops an unfinished pass."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -174,7 +175,7 @@ class Compactor:
         return ending
 
     def reconfigured(self) -> None:
-        """log.cleaner.backoff.ms may be another one, and counts for the wait that is under way."""
+        """Apply a changed log.cleaner.backoff.ms, also to the wait that is under way."""
         if self._timer is not None:
             self._timer.cancel()
             self._look_at(self._waits_since_ms + self._shared.config.cleaner_backoff_ms)
@@ -204,8 +205,8 @@ class Compactor:
     # Which
 
     async def _most_dirty(self) -> tuple[Partition, PartitionLog, Cleanable] | None:
-        """Choose among the logs that are due: the one that waits longest beyond its lag, else the one of the greatest
-        ratio."""
+        """Return the log to compact next, or None: of those that are due, the one most beyond its maximum lag, else the
+        one with the largest dirty ratio."""
         best: tuple[Partition, PartitionLog, Cleanable] | None = None
         figures = self.figures
         figures.max_dirty_ratio, figures.max_delay_ms = 0.0, 0
@@ -232,7 +233,7 @@ class Compactor:
         return best
 
     def _has_room(self, plog: PartitionLog, found: Cleanable) -> bool:
-        """True if what a segment leaves finds room beside it. Logs once that it does not."""
+        """True if the disk has room to rewrite a segment beside the old one. Logs once if it has not."""
         segment_bytes = min(plog.config.segment_bytes, found.clean_bytes + found.dirty_bytes)
         free = plog.disk.free_bytes(plog.directory)
         if free >= _ROOM * segment_bytes and not self._shared.directories.of(plog.home).room.full:
@@ -247,7 +248,7 @@ class Compactor:
     # One pass
 
     async def _compact(self, partition: Partition, plog: PartitionLog, found: Cleanable) -> bool:
-        """False where nothing came of it: another look at once would find the same."""
+        """Compact one log. Return False if nothing came of it, so that another look at once would find the same."""
         shared, now = self._shared, self._clock.now()
         one = Compaction(
             plog,
@@ -306,7 +307,7 @@ class Compactor:
             partition.cannot_read(error)  # rule B20/compaction-heals-nothing
 
     def _is_given_up(self, plog: PartitionLog, why: Uncleanable) -> bool:
-        """Still so: it is open, and was not healed since."""
+        """True if the log is still uncleanable: it is open, and neither healed nor given enough memory since."""
         # rule B20/a-healed-log-is-compacted-no-more
         healed = not plog.rot and self._shared.counters.mended_holes > why.mended_holes
         small = why.small_buffer_bytes

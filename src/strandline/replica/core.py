@@ -1,10 +1,10 @@
-"""The pure rules of one replica in one leader epoch: the leader (rules B1 to B9) with what it knows of its followers,
-the follower, and where the logs of both part (rule B8, truncation).
+"""The pure rules of one replica in one leader epoch: the leader (rules B1 to B9) with the progress of its followers,
+the follower, and the offset at which their logs diverge (rule B8, truncation).
 
-Nothing here writes, sends or reads a clock. The caller says what happened (an append, a finished sync, a follower's
-fetch or acknowledgement, metadata, a controller's answer, the passing of time). Each call changes the core alone and
-returns the effects that the caller has to carry out, in order: small frozen values, as the Raft core gives back its
-`Ready`. The `strandline.replica.partition.Partition` around a core carries them out.
+Nothing here writes, sends or reads a clock. The caller reports events (an append, a finished sync, a follower's fetch
+or acknowledgement, metadata, a controller's answer, the passing of time). Each call changes the core alone and returns
+the effects that the caller has to carry out, in order: small frozen values, as the Raft core returns its `Ready`. The
+`strandline.replica.partition.Partition` around a core carries them out.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from strandline.proto.marks import mark
 from strandline.replica.states import BrokerState, FollowerStatus, PartitionState
 
 PROPOSAL_BACKOFF_MS = 200.0
-"""After the controller refused a proposal it makes no sense to repeat it with the next acknowledgement: what it knows
-better (a fencing, a restart) reaches this broker as metadata within tens of milliseconds."""
+"""Pause after the controller refused a proposal. Repeating it at once is useless: the event that the controller knows
+of (a fencing, a restart) reaches this broker as metadata within tens of milliseconds."""
 
 
 # Effects of a leader
 
 
 class IsrChange(Enum):
-    """Kind of change of the ISR that is proposed. No proposal adds and removes members at once."""
+    """Kind of a proposed ISR change. No proposal adds and removes members at once."""
 
     EXPANSION = "a replica joins"
     SHRINK = "replicas that lag leave"
@@ -40,10 +40,10 @@ class IsrChange(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IsrProposal:
-    """A proposed ISR. While it is pending the leader counts on the larger of old and new, the *maximal ISR*: the
-    controller may have committed either.
+    """A proposed ISR. While it is pending, the leader counts on the larger of old and new ISR, the *maximal ISR*, as
+    the controller may have committed either.
 
-    Two proposals are the same only if they are one object: equal ones may be made one after the other.
+    Proposals are compared by identity: two equal ones may be made one after the other.
     """
 
     item: AlterPartitionItem
@@ -58,14 +58,14 @@ class IsrProposal:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The high watermark rose to `up_to`: what waits for it can be answered and read."""
+    """The high watermark rose to `up_to`: appends that wait for it can be answered, and records below it read."""
 
     up_to: int
 
 
 @dataclass(frozen=True, slots=True)
 class IsrCommitted:
-    """The controller has committed an ISR with more members than the one before, or with fewer."""
+    """The controller committed an ISR of another size than the one before."""
 
     before: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
@@ -73,7 +73,7 @@ class IsrCommitted:
 
 @dataclass(frozen=True, slots=True)
 class ProposeIsr:
-    """Send this proposal to the controller; `again`: as before, after a pause."""
+    """Send this proposal to the controller. `again`: it was sent before, and is repeated after a pause."""
 
     proposal: IsrProposal
     again: bool = False
@@ -86,7 +86,7 @@ LeaderEffects = tuple[Committed | IsrCommitted | ProposeIsr, ...]
 
 
 class Judgement(Enum):
-    """Meaning of the controller's answer for a pending proposal."""
+    """Meaning of the controller's answer to a pending proposal."""
 
     COMMITTED = "the answer carries the partition as committed"
     REFUSED = "this copy was refused and changed nothing; another copy of it may still be on its way"
@@ -108,8 +108,9 @@ _JUDGEMENTS: dict[ErrorCode, Judgement] = {
 
 
 def judge_answer(error: ErrorCode) -> Judgement:
-    """Rule B2: only INELIGIBLE_REPLICA and OPERATION_NOT_ATTEMPTED end a proposal; definite rejections stay pending
-    until metadata arrive; anything else (NOT_CONTROLLER, schedule 13, among it) is sent again."""
+    """Return what the controller's answer means (rule B2). INELIGIBLE_REPLICA and OPERATION_NOT_ATTEMPTED end a
+    proposal. After other definite rejections it stays pending until metadata arrive; after any other error
+    (NOT_CONTROLLER, schedule 13, among them) it is sent again."""
     # rule B2/what-was-not-attempted-is-sent-again, rule B2/withdraws-on-anything
     # rule B2/withdraws-on-a-definite-rejection
     return _JUDGEMENTS.get(error, Judgement.RETRY)
@@ -119,15 +120,15 @@ def judge_answer(error: ErrorCode) -> Judgement:
 
 
 class FollowerProgress:
-    """Progress of one follower in the leader's epoch: unknown at first, filled by a validated fetch.
+    """Progress of one follower in the leader's epoch; unknown until a fetch of it was found valid.
 
     Invariants:
-    - offset, durable offset and broker epoch are set together by a validated fetch, so that they are of one process
+    - offset, durable offset and broker epoch are set together by a valid fetch, so that they describe one process
       (KAFKA-15221: judged on one snapshot);
     - durable_offset <= fetch_offset;
-    - log_start_offset is durable there, too; -1 until the follower gave it;
-    - counted_offset is what the high watermark may count on: the durable offset under flush.policy = ack, else the
-      fetch offset; -1 until a fetch was validated in this leader epoch (kafka-tlaplus 6.5.4).
+    - log_start_offset is durable on the follower; -1 until it was reported;
+    - counted_offset is the offset that the high watermark may count on: the durable offset under flush.policy = ack,
+      else the fetch offset; -1 until a fetch was found valid in this leader epoch (kafka-tlaplus 6.5.4).
     """
 
     __slots__ = (
@@ -159,21 +160,22 @@ class FollowerProgress:
 
     @property
     def fetched(self) -> bool:
-        """A fetch of it was validated in this leader epoch."""
+        """True once a fetch was found valid in this leader epoch."""
         return self.fetch_offset >= 0
 
     def forget(self) -> None:
-        """Make its offsets void: another process of that node began to fetch, and was not found valid yet."""
+        """Reset the offsets, because another process of that node began to fetch and was not found valid yet."""
         self.fetch_offset = self.durable_offset = self.counted_offset = -1
         self.leader_end_at_last_ack = -1
         if not self.in_isr:
             self.last_caught_up_ms = float("-inf")
 
     def advance(self, fetch_offset: int, durable_offset: int, counted: int, leader_end: int, now_ms: float) -> None:
-        """Note that the follower has everything below `fetch_offset`, and synced everything below `durable_offset`.
+        """Record that the follower has everything below `fetch_offset`, and has synced everything below
+        `durable_offset`.
 
-        A follower at the leader's end is caught up now. One that has now what the leader had at its previous ack was
-        caught up then: it cannot be expected to stand still with a leader that is written to.
+        A follower at the leader's end is caught up now. One that has now reached the leader's end at its previous ack
+        was caught up then: it cannot be at the end of a log that is being appended to.
         """
         self.fetch_offset = fetch_offset
         self.durable_offset = durable_offset
@@ -187,7 +189,8 @@ class FollowerProgress:
         self.last_ack_ms = now_ms
 
     def caught_up(self, leader_end: int, lag_time_max_ms: float, now_ms: float) -> bool:
-        """True at the leader's end, or if it was there in the last `lag_time_max_ms` (replica.lag.time.max.ms)."""
+        """True if the follower is at the leader's end, or was in the last `lag_time_max_ms`
+        (replica.lag.time.max.ms)."""
         # rule B6/leaves-for-silence
         return self.fetch_offset == leader_end or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
@@ -196,18 +199,18 @@ class FollowerProgress:
 
 
 class LeaderCore:
-    """Leadership of one partition from its election on; a new leader epoch gets a new object.
+    """Leadership of one partition in one leader epoch; a new leader epoch gets a new object.
 
     Triggers: `appended`, `synced`, `fetched`, `acked`, `deleted`, `disconnected`, `metadata_changed`,
     `brokers_changed`, `answered`, `sweep`.
 
     Invariants, each checked where it could break (`strandline.proto.ensure`):
     - the high watermark never falls, and never passes the leader's counted offset;
-    - it does not move while |ISR| < min(min.insync.replicas, replication factor): this holds back acks=1 data too,
-      and makes ELR safe (KIP-966);
-    - it does not pass any member of the maximal ISR, nor a replica that has caught up and may join;
+    - it does not move while |ISR| < min(min.insync.replicas, replication factor): that also holds back acks=1 data, and
+      makes ELR safe (KIP-966);
+    - it passes no member of the maximal ISR, and no replica that has caught up and may join;
     - at most one ISR change is pending;
-    - the maximal ISR loses a proposed member only when the partition epoch moves (schedule 50).
+    - the maximal ISR loses a proposed member only when the partition epoch changes (schedule 50).
     """
 
     __slots__ = (
@@ -248,8 +251,8 @@ class LeaderCore:
         now_ms: float,
         log_start_offset: int = 0,
     ) -> None:
-        """Become leader. The caller persists (leader epoch, `epoch_start_offset`) in the log (schedule 3), and looks at
-        `high_watermark`, which is judged at once (a lone replica needs nobody's fetch)."""
+        """Become leader. The caller writes (leader epoch, `epoch_start_offset`) to the log (schedule 3), and reads
+        `high_watermark`, which is advanced at once (a lone replica waits for no fetch)."""
         self._me = me
         self._state = state
         self._brokers = brokers
@@ -263,12 +266,12 @@ class LeaderCore:
         self.durable_offset = durable_offset
         self.high_watermark = min(high_watermark, log_end_offset)  # rule B4/new-leader-serves-everything
         self.deleted_before = log_start_offset
-        """Who joins the ISR has durably deleted what is before it: a client was told so, perhaps long ago."""
+        """Offset below which a replica must have durably deleted before it joins the ISR: clients were told of it."""
         self.isr = state.isr
         self.maximal_isr = state.isr
         self.recovering = state.recovering
         self.pending: IsrProposal | None = None
-        """Proposal that is neither committed nor given up yet; None: none."""
+        """Proposal that is neither committed nor given up yet; None if there is none."""
         self._effects: list[Committed | IsrCommitted | ProposeIsr] = []
         self._min_isr = state.effective_min_isr
         self.followers: dict[NodeId, FollowerProgress] = {}
@@ -280,7 +283,7 @@ class LeaderCore:
     # What happened
 
     def appended(self, next_offset: int, now_ms: float) -> LeaderEffects:
-        """The log now ends at `next_offset`. Who was at the end until now was caught up until now."""
+        """Take the log's new end, `next_offset`. A follower that was at the old end counts as caught up until now."""
         end = self.log_end_offset
         for follower in self._followers:
             if follower.fetch_offset == end:  # rule B6/lag-counts-from-the-last-fetch
@@ -289,8 +292,8 @@ class LeaderCore:
         return () if self._sync_before_ack else self._advanced(now_ms)  # rule B4/no-recheck-after-an-append
 
     def synced(self, durable_offset: int, now_ms: float) -> LeaderEffects:
-        """Everything below `durable_offset` is on this broker's disk: an end captured before the sync began
-        (rule A9)."""
+        """Take note that everything below `durable_offset`, a log end captured before the sync began, is on this
+        broker's disk (rule A9)."""
         if durable_offset <= self.durable_offset:
             return ()
         self.durable_offset = durable_offset
@@ -306,7 +309,8 @@ class LeaderCore:
         log_start_offset: int,
         now_ms: float,
     ) -> LeaderEffects:
-        """A fetch of a replica was found VALID. Never call it for a diverging one (KAFKA-13141, schedule 6)."""
+        """Take a replica's fetch that was found VALID. Never call this for a diverging one (KAFKA-13141,
+        schedule 6)."""
         follower = self.followers[node_id]
         if follower.broker_epoch != broker_epoch:
             follower.forget()  # rule B5/offsets-of-two-processes
@@ -315,7 +319,7 @@ class LeaderCore:
         return self.acked(follower, fetch_offset, durable_offset, now_ms)
 
     def acked(self, follower: FollowerProgress, fetch_offset: int, durable_offset: int, now_ms: float) -> LeaderEffects:
-        """A follower that fetched validly in this epoch got further (or fell back, if it had to truncate)."""
+        """Take the new offsets of a follower that fetched validly in this epoch; they fall if it had to truncate."""
         # rule B4/counts-what-a-follower-has-not-synced
         counted = durable_offset if self._sync_before_ack else fetch_offset
         follower.advance(fetch_offset, durable_offset, counted, self.log_end_offset, now_ms)
@@ -325,14 +329,15 @@ class LeaderCore:
         return self._advanced(now_ms)  # rule B4/no-recheck-after-a-fetch
 
     def deleted(self, follower: FollowerProgress, log_start_offset: int, now_ms: float) -> LeaderEffects:
-        """A follower durably deleted what is before its new log start: that may have kept it out of the ISR."""
+        """Take a follower's new durable log start: its old one may have kept it out of the ISR."""
         follower.log_start_offset = log_start_offset
         if not follower.in_isr and self.pending is None and self._may_join(follower, now_ms):
             self._propose_expand(follower, now_ms)
         return self._taken()
 
     def disconnected(self, node_id: NodeId, now_ms: float) -> LeaderEffects:
-        """A follower's stream ended. What it acknowledged still counts; but who is not in the ISR is not waited for."""
+        """Take note that a follower's stream ended. Its acks still count, but outside of the ISR it is not waited
+        for."""
         follower = self.followers.get(node_id)
         if follower is None or follower.in_isr:
             return ()
@@ -342,11 +347,11 @@ class LeaderCore:
     def metadata_changed(
         self, state: PartitionState, brokers: Mapping[NodeId, BrokerState], now_ms: float
     ) -> LeaderEffects:
-        """The metadata of this partition changed within this leader epoch; `brokers` are as of the same change (a
-        member that was fenced and removed at once must not be proposed again in between).
+        """Take changed metadata of this partition within this leader epoch. `brokers` must be of the same change: a
+        member that was fenced and removed at once must not be proposed again in between.
 
-        A newer partition epoch settles what was pending: the controller commits no proposal made under an older one.
-        The same partition epoch says nothing new about the ISR (only configs changed), and a pending change stays.
+        A newer partition epoch settles a pending proposal, as the controller commits none made under an older one. The
+        same partition epoch says nothing new about the ISR (only configs changed), and a pending proposal stays.
         """
         if state.partition_epoch < self.partition_epoch:  # rule B1/older-partition-epoch-counts
             return ()
@@ -363,13 +368,13 @@ class LeaderCore:
         return self._advanced_and_proposed(now_ms)  # rule B4/no-recheck-when-metadata-change
 
     def brokers_changed(self, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> LeaderEffects:
-        """Registrations, fencing or shutdowns changed: who may join did too, and whom the high watermark waits for
-        (a caught-up stopping replica no longer, KAFKA-15021, schedule 15)."""
+        """Take changed registrations, fencing or shutdowns. They change which replicas may join, and which ones the
+        high watermark waits for (not for a caught-up replica that is stopping, KAFKA-15021, schedule 15)."""
         self._brokers = brokers
         return self._advanced_and_proposed(now_ms)  # rule B4/no-recheck-when-brokers-change
 
     def answered(self, proposal: IsrProposal, outcome: AlterPartitionOutcome, now_ms: float) -> LeaderEffects:
-        """The controller answered a proposal. An answer to one that metadata have settled meanwhile is ignored."""
+        """Take the controller's answer to a proposal. It is ignored if metadata have settled the proposal meanwhile."""
         if self.pending is not proposal:  # rule B2/an-overtaken-answer-counts
             return ()
         judgement = judge_answer(outcome.error)
@@ -387,7 +392,8 @@ class LeaderCore:
         return self._advanced(now_ms)
 
     def sweep(self, now_ms: float) -> LeaderEffects:
-        """Time passed: drop who lags, propose who may join, and stop waiting for who no longer comes."""
+        """Propose to drop lagging members or to add a caught-up replica, and stop waiting for replicas that fell
+        behind."""
         return self._advanced_and_proposed(now_ms)
 
     # Judgements
@@ -399,66 +405,68 @@ class LeaderCore:
 
     @property
     def under_min_isr(self) -> bool:
-        """Fewer in-sync replicas than `min_isr`: nothing becomes committed."""
+        """True while the ISR is smaller than `min_isr`: nothing becomes committed."""
         return len(self.isr) < self._min_isr
 
     @property
     def replicas(self) -> tuple[NodeId, ...]:
-        """Node ids of the partition's assignment, the preferred leader first."""
+        """Node ids of the assigned replicas, the preferred leader first."""
         return self._state.replicas
 
     @property
     def under_replicated(self) -> bool:
-        """The ISR has fewer members than there are replicas, without those that a move is adding."""
+        """True if the ISR has fewer members than there are replicas, not counting those that a move is adding."""
         return len(self.isr) < len(self._state.replicas) - len(self._state.adding)
 
     @property
     def is_moving(self) -> bool:
-        """The partition is on its way to other brokers."""
+        """True while the partition is being moved to other brokers."""
         return bool(self._state.adding or self._state.removing)
 
     @property
     def knows_committed_end(self) -> bool:
-        """The high watermark has reached the start of this epoch. Before that it may lag the true one, and "the latest
-        offset" has no answer (OFFSET_NOT_AVAILABLE; rule B7, stale HW)."""
+        """True once the high watermark has reached the start of this epoch. Before that it may lag the true one, and
+        the latest offset is unknown (OFFSET_NOT_AVAILABLE; rule B7, stale HW)."""
         return self.high_watermark >= self.epoch_start_offset  # rule B7/latest-offset-before-the-epoch-start
 
     def admit_acks_all(self) -> ErrorCode:
-        """NONE if a batch with acks=all may be written; NOT_ENOUGH_REPLICAS while the ISR is smaller than `min_isr`."""
+        """Return NONE if a batch with acks=all may be written, NOT_ENOUGH_REPLICAS if the ISR is smaller than
+        `min_isr`."""
         if len(self.isr) < self._min_isr:  # rule B9/acks-all-without-enough-replicas
             mark("not-enough-replicas")
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
 
     def judge_committed(self) -> ErrorCode:
-        """The answer for acks=all once the high watermark passed the batch: NOT_ENOUGH_REPLICAS_AFTER_APPEND if the
-        maximal ISR has become too small meanwhile."""
+        """Return the answer for acks=all once the high watermark has passed the batch: NONE, or
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND if the maximal ISR is smaller than `min_isr` by then."""
         if len(self.maximal_isr) < self._min_isr:  # rule B9/too-few-after-the-append-unsaid
             mark("not-enough-replicas-after-append")
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 
     def synced_replicas(self, offset: int) -> tuple[NodeId, ...]:
-        """Nodes known to have synced everything below `offset`; this broker first."""
+        """Return the nodes known to have synced everything below `offset`; this broker first."""
         nodes = [follower.node_id for follower in self._followers if follower.durable_offset >= offset]
         return (self._me, *nodes) if self.durable_offset >= offset else tuple(nodes)
 
     def lacking(self, offset: int, now_ms: float) -> tuple[NodeId, ...]:
-        """Nodes whose sync, or fetch, everything below `offset` waits for; this broker first."""
+        """Return the nodes whose sync, or fetch, of the records below `offset` is waited for; this broker first."""
         counted = self.durable_offset if self._sync_before_ack else self.log_end_offset
         nodes = [f.node_id for f in self._followers if f.counted_offset < offset and self.waits_for(f, now_ms)]
         return (self._me, *nodes) if counted < offset else tuple(nodes)
 
     def waits_for(self, follower: FollowerProgress, now_ms: float) -> bool:
-        """The high watermark does not pass it: it is in the maximal ISR, or caught up and eligible to join."""
+        """True if the high watermark may not pass the follower: it is in the maximal ISR, or caught up and eligible to
+        join."""
         return follower.in_maximal_isr or self._about_to_join(follower, now_ms)  # rule B4/newcomer-is-not-waited-for
 
     def deleted_everywhere(self, durable_log_start: int) -> int:
-        """The low watermark: no replica that may lead next has records before it. -1 if that cannot be said: a member
-        of the maximal ISR has not given its log start yet, or members that left an ISR that is below `min_isr` may be
-        elected (KIP-966).
+        """Return the low watermark: no replica that may lead next has records below it. -1 if it is unknown: a member
+        of the maximal ISR has not reported its log start yet, or the ISR is below `min_isr`, so that former members may
+        be elected (KIP-966).
 
-        `durable_log_start`: of this broker's log.
+        `durable_log_start`: durable log start of this broker's log.
         """
         if self.under_min_isr:  # rule B15/deletions-are-answered-below-min-isr
             return -1
@@ -466,7 +474,7 @@ class LeaderCore:
         return min([durable_log_start, *starts])
 
     def follower_statuses(self, now_ms: float) -> tuple[FollowerStatus, ...]:
-        """The followers, in order of assignment."""
+        """Return the status of each follower, in the order of assignment."""
         return tuple(
             FollowerStatus(f.node_id, f.fetch_offset, f.durable_offset, f.in_isr, now_ms - f.last_caught_up_ms)
             for f in self._followers
@@ -475,7 +483,8 @@ class LeaderCore:
     # Rules
 
     def _advance(self, now_ms: float) -> None:
-        """Rule B4, HW = min over the leader, the maximal ISR, and replicas caught up and eligible to join."""
+        """Rule B4: set the high watermark to the minimum of the leader, the maximal ISR, and the caught-up replicas
+        that are eligible to join."""
         if len(self.isr) < self._min_isr:  # rule B4/no-strict-high-watermark
             return
         # rule B4/counts-what-the-leader-has-not-synced
@@ -490,7 +499,7 @@ class LeaderCore:
         self._effects.append(Committed(offset))
 
     def _check_rise(self, before: int, offset: int) -> None:
-        """Check the invariants of a new high watermark, anew and on all that it rests on."""
+        """Check the invariants of a new high watermark against the state that it was computed from."""
         counted = self.durable_offset if self._sync_before_ack else self.log_end_offset
         ensure(before < offset, "MonotonicHighWatermark", was=before, now=offset)  # rule B4/watermark-falls/2
         ensure(offset <= counted <= self.log_end_offset, "CommittedOnTheLeader", now=offset, counted=counted)
@@ -500,7 +509,7 @@ class LeaderCore:
                 ensure(offset <= follower.counted_offset, "CommittedOnTheMaximalIsr", now=offset, node=follower.node_id)
 
     def _taken(self) -> LeaderEffects:
-        """Hand over the effects that have gathered, once."""
+        """Return the gathered effects, and clear them."""
         if not self._effects:
             return ()
         effects = tuple(self._effects)
@@ -512,23 +521,25 @@ class LeaderCore:
         return self._taken()
 
     def _advanced_and_proposed(self, now_ms: float) -> LeaderEffects:
-        """In this order: a member that was dropped for its lag must be behind the high watermark before it is looked at
-        as one that may join, or it goes in and out for ever."""
+        """Advance the high watermark, then propose an ISR change. In this order: a member dropped for its lag must be
+        behind the high watermark before it is considered for joining, or it would leave and join for ever."""
         self._advance(now_ms)
         self._propose(now_ms)
         return self._taken()
 
     def _about_to_join(self, follower: FollowerProgress, now_ms: float) -> bool:
-        """Caught up and eligible, but not in the ISR yet: without waiting for it, it could never get in."""
+        """True if the replica is caught up and eligible. If the high watermark did not wait for it, it could never
+        join."""
         # rule B4/waits-for-the-ineligible
         return follower.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms) and self._eligible(follower)
 
     def _may_join(self, follower: FollowerProgress, now_ms: float) -> bool:
-        """All conditions of rule B5, on one snapshot of the replica: a fetch in this leader epoch, what counts of it
-        reaches the high watermark and the start of the epoch, unfenced, staying, and the very process that fetched.
+        """Check all conditions of rule B5 on one snapshot of the replica: it fetched in this leader epoch, its counted
+        offset reaches the high watermark and the epoch's start, its broker is neither fenced nor stopping, and is the
+        same process that fetched.
 
-        And two of ours: it has deleted what clients were told is deleted; and it has caught up lately, for who has not
-        would be dropped again by the next sweep.
+        Two conditions are not Kafka's: the replica has deleted what clients were told is deleted; and it has caught up
+        lately, as the next sweep would drop it again otherwise.
         """
         counted = follower.counted_offset
         # rule B5/joins-with-what-was-deleted, rule B5/joins-below-the-high-watermark
@@ -548,7 +559,7 @@ class LeaderCore:
         return broker is not None and broker.eligible and broker.broker_epoch == follower.broker_epoch
 
     def _propose(self, now_ms: float) -> None:
-        """Propose a change of the ISR if one is due and none is pending: who lags leaves first."""
+        """Propose an ISR change if one is due and none is pending; lagging members are dropped before replicas join."""
         if self.pending is not None or now_ms < self._propose_after_ms:  # rule B2/two-changes-in-flight-at-the-sweep
             return
         lagging = [
@@ -571,13 +582,13 @@ class LeaderCore:
         self._set_maximal((*self.isr, follower.node_id))
 
     def _refused(self, proposal: IsrProposal, now_ms: float) -> None:
-        """The controller found a member ineligible. That settles this copy of the proposal and no other: one whose
-        sender gave up, or that the network holds, may be committed as long as the partition epoch stands (schedule 50).
-        So a refused expansion is withdrawn by proposing the committed ISR anew under the same partition epoch. Of the
-        two one is committed, the epoch moves, and until then the maximal ISR stands.
+        """Handle a refused proposal: the controller found a member ineligible. That settles this copy of the proposal
+        only. One whose sender gave up, or that the network holds, may still be committed while the partition epoch
+        stands (schedule 50). So a refused expansion is withdrawn by proposing the committed ISR again under the same
+        partition epoch. One of the two is committed, which changes the epoch; until then the maximal ISR stays.
 
-        A shrink needs no withdrawal: the maximal ISR is the old one, and stays. A withdrawal that is refused is sent
-        again: a member of the committed ISR is ineligible, and its removal is on the way.
+        A shrink needs no withdrawal, as the maximal ISR is the old ISR and stays. A refused withdrawal is sent again: a
+        member of the committed ISR is ineligible, and its removal is on the way.
         """
         self._propose_after_ms = now_ms + PROPOSAL_BACKOFF_MS
         if proposal.change is IsrChange.WITHDRAWAL:
@@ -601,7 +612,8 @@ class LeaderCore:
         self._effects.append(ProposeIsr(self.pending))
 
     def _broker_epoch(self, node_id: NodeId) -> BrokerEpoch:
-        """The process that is meant: for a follower the one that fetched, never what the metadata say (KAFKA-15221)."""
+        """Return the process to propose: for a follower the one that fetched, never that of the metadata
+        (KAFKA-15221)."""
         # rule B5/another-process-inherits-what-was-fetched/2, rule B5/proposes-whoever-is-registered
         follower = self.followers.get(node_id)
         if follower is not None:
@@ -638,7 +650,7 @@ class LeaderCore:
             follower.in_maximal_isr = follower.node_id in maximal_isr
 
     def _adopt_replicas(self, now_ms: float) -> None:
-        """Followers are the other replicas; who was one already keeps what is known of it."""
+        """Make the other replicas the followers; a node that was one already keeps its progress."""
         known = self.followers
         self.followers = {
             node: known.get(node) or FollowerProgress(node, in_isr=node in self.isr, now_ms=now_ms)
@@ -649,19 +661,19 @@ class LeaderCore:
         self._set_maximal(self.maximal_isr)
 
 
-# Where two logs part
+# Where two logs diverge
 
 
 class EpochHistory(Protocol):
-    """The leader epochs of one log; `strandline.log.partition_log.PartitionLog` is one."""
+    """Leader epochs of one log; implemented by `strandline.log.partition_log.PartitionLog`."""
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch <= `epoch`, its end offset); (-1, -1) when every known epoch is larger, or none is known."""
+        """(largest epoch <= `epoch`, its end offset); (-1, -1) if every known epoch is larger, or none is known."""
         ...
 
 
 class Verdict(Enum):
-    """Judgement of a leader on a follower's fetch position."""
+    """A leader's judgement of a follower's fetch position."""
 
     VALID = "the follower's log is a prefix of the leader's"
     DIVERGING = "the follower must truncate first"
@@ -669,7 +681,8 @@ class Verdict(Enum):
 
 
 class FetchJudgement(NamedTuple):
-    """With DIVERGING: the largest epoch of the leader not above the follower's last one, and where it ends."""
+    """Judgement of a fetch. With DIVERGING: the leader's largest epoch not above the follower's last one, and its
+    end."""
 
     verdict: Verdict
     epoch: int = -1
@@ -685,9 +698,9 @@ def judge_fetch(
 ) -> FetchJudgement:
     """Compare a follower's position (log end and last epoch) with the leader's log.
 
-    An offset below the log start is out of range even when the logs diverge (rule B8, truncation). A leader whose
-    epochs are all newer than the follower's last one has deleted what would tell more; what it still holds from its
-    log start on is of newer epochs, so the follower keeps nothing beyond that.
+    An offset below the log start is out of range even if the logs diverge (rule B8, truncation). If all of the leader's
+    epochs are newer than the follower's last one, the leader has deleted the older records; everything from its log
+    start on is of newer epochs, so the follower keeps nothing beyond the log start.
     """
     if fetch_offset < log_start:  # rule B8/out-of-range-is-diverging
         return _OUT_OF_RANGE
@@ -704,9 +717,10 @@ def judge_fetch(
 def truncation_offset(
     history: EpochHistory, log_start: int, log_end: int, leader_epoch: int, leader_end_offset: int
 ) -> int:
-    """Offset at which a follower cuts its log after DIVERGING(leader_epoch, leader_end_offset): see `cut_offset`.
+    """Return the offset at which a follower cuts its log after DIVERGING(leader_epoch, leader_end_offset); see
+    `cut_offset`.
 
-    If all that it has is of larger epochs, none of it is the leader's.
+    If all of the follower's records are of larger epochs, none of them is the leader's.
     """
     own_epoch, own_end = history.end_offset_for_epoch(leader_epoch)  # rule B8/no-iteration
     if own_epoch < 0:
@@ -719,18 +733,18 @@ def truncation_offset(
 
 @dataclass(frozen=True, slots=True)
 class DeleteBefore:
-    """The leader has deleted its records before `offset`: delete them here too."""
+    """The leader deleted its records before `offset`: delete them here, too."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log at `offset`, even if nothing ends there (empty epochs beyond it must go too: KAFKA-10706,
-    schedule 5).
+    """Cut the log at `offset`, even if no record lies there: epochs without records beyond it must go, too
+    (KAFKA-10706, schedule 5).
 
-    `below_high_watermark`: it removes what this replica knew to be committed. An unclean election, or
-    flush.policy = replicate, allows that.
+    `below_high_watermark`: the cut removes records that this replica knew to be committed, which an unclean election or
+    flush.policy = replicate allows.
     """
 
     offset: int
@@ -739,7 +753,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class RestartAt:
-    """Drop the whole log and begin an empty one at `offset`; otherwise as `Truncate`."""
+    """Drop the whole log and begin an empty one at `offset`; otherwise like `Truncate`."""
 
     offset: int
     below_high_watermark: bool = False
@@ -747,8 +761,8 @@ class RestartAt:
 
 @dataclass(frozen=True, slots=True)
 class KeepLog:
-    """The leader lacks committed records, and nothing explains that: the log must not be cut at `offset`. Somebody
-    broke the protocol, and this copy is kept as it is, as evidence."""
+    """Do not cut the log at `offset`: the leader lacks committed records, and no unclean election or flush policy
+    explains it. Some node broke the protocol, and this copy is kept as evidence."""
 
     offset: int
 
@@ -761,13 +775,13 @@ Cut = Truncate | RestartAt | KeepLog
 
 
 class FollowerCore:
-    """Following one leader in one leader epoch; a new leader epoch gets a new object (KAFKA-13790).
+    """Following of one leader in one leader epoch; a new leader epoch gets a new object (KAFKA-13790).
 
-    The caller says what the leader said and what became of the log, and carries out the effects that it gets back.
+    The caller passes on the leader's messages and the results of cuts, and carries out the returned effects.
 
     Invariants, each checked where it could break (`strandline.proto.ensure`):
-    - the high watermark is at most the own log end, and rises only with data or words of a leader whose log this one
-      is a prefix of: never from a diverging answer (KAFKA-14704, schedule 7);
+    - the high watermark is at most the own log end, and rises only with data or watermarks of a leader whose log has
+      this one as a prefix: never from a diverging answer (KAFKA-14704, schedule 7);
     - it falls only with a truncation below it.
     """
 
@@ -781,18 +795,21 @@ class FollowerCore:
         self.high_watermark = min(high_watermark, log_end_offset)  # rule B4/follower-begins-beyond-its-end
         self._sync_before_ack = sync_before_ack
         self.may_lose_committed = False
-        """An unclean election explains that the leader lacks what was committed, or flush.policy = replicate does."""
+        """True if an unclean election, or flush.policy = replicate, can explain that the leader lacks committed
+        records."""
         self.metadata_changed(state)
 
     def metadata_changed(self, state: PartitionState) -> None:
-        """Metadata changed within the leader epoch: nothing restarts, only what may be given up is learned."""
+        """Take changed metadata within the leader epoch; nothing restarts. They may allow the loss of committed
+        records."""
         ensure(state.leader_epoch == self.leader_epoch, "OneFollowerPerLeaderEpoch", now=state.leader_epoch)
         self.may_lose_committed = state.recovering or state.unclean_leader_election or not self._sync_before_ack
 
     def learned(
         self, leader_high_watermark: int, leader_log_start: int, *, log_start: int, log_end: int
     ) -> FollowerEffects:
-        """The leader gave its high watermark and its log start, with data or without: HW = min(own end, the leader's).
+        """Take the leader's high watermark and log start, which came with data or alone: HW = min(own end, the
+        leader's).
 
         `log_start`, `log_end`: where this replica's log begins and ends, the data included.
         """
@@ -808,26 +825,26 @@ class FollowerCore:
         return effects
 
     def diverged(self, history: EpochHistory, log_start: int, log_end: int, epoch: int, end_offset: int) -> Cut:
-        """The leader answered DIVERGING(epoch, end offset). Tell `truncated` once the log is cut."""
+        """Return the cut for a leader's answer DIVERGING(epoch, end offset). Call `truncated` once the log is cut."""
         offset = truncation_offset(history, log_start, log_end, epoch, end_offset)
         return self._judge(Truncate(offset, below_high_watermark=offset < self.high_watermark))
 
     def out_of_range(self, log_end_offset: int, leader_start: int, leader_end: int) -> Cut:
-        """The leader answered OFFSET_OUT_OF_RANGE: start anew at its log start. Tell `started_at` once that is done.
+        """Return the cut for a leader's OFFSET_OUT_OF_RANGE: start anew at its log start. Call `started_at` afterwards.
 
-        If its log begins beyond our end, what we lack was deleted by retention and nothing committed is given up by
-        dropping our older part. Otherwise our log is longer than the leader's: that takes an unclean election.
+        If the leader's log begins beyond our end, retention deleted the records in between, and dropping our older part
+        loses nothing committed. Otherwise our log is longer than the leader's, which takes an unclean election.
         """
         lacks_committed = leader_start < log_end_offset and self.high_watermark > leader_end
         return self._judge(RestartAt(leader_start, below_high_watermark=lacks_committed))
 
     def _judge(self, cut: Truncate | RestartAt) -> Cut:
-        """The cut, or KeepLog for one below the high watermark that nothing explains."""
+        """Return the cut, or KeepLog for a cut below the high watermark that nothing explains."""
         # rule B8/cuts-committed-records-silently
         return KeepLog(cut.offset) if cut.below_high_watermark and not self.may_lose_committed else cut
 
     def truncated(self, offset: int) -> None:
-        """The log was cut at `offset`."""
+        """Take note that the log was cut at `offset`."""
         ensure(
             offset >= self.high_watermark or self.may_lose_committed,
             "CommittedIsKept",
@@ -837,5 +854,5 @@ class FollowerCore:
         self.high_watermark = min(self.high_watermark, offset)  # rule B4/follower-watermark-survives-a-cut
 
     def started_at(self, offset: int) -> None:
-        """The log was dropped and starts anew, empty, at `offset`: the leader has nothing committed below it."""
+        """Take note that the log was dropped and starts anew, empty, at `offset`; the leader has nothing below it."""
         self.high_watermark = offset

@@ -1,4 +1,4 @@
-"""What the partitions of one log directory use together, and all directories of a broker.
+"""Parts that the partitions of one log directory share, and the set of a broker's directories.
 
 A disk that fails, fills up or hangs concerns the replicas that lie on it, and no others.
 """
@@ -28,7 +28,7 @@ SyncFailed = Callable[[list[PartitionLog], OSError], None]
 
 
 class Checkpoints:
-    """The offset checkpoints, written without blocking. Calls back who raised a log start."""
+    """Writes the offset checkpoints without blocking, and calls back when a raised log start is durable."""
 
     def __init__(self, log_dir: LogDir, on_full: Callable[[], None], on_fatal: Report) -> None:
         self._raised: dict[Callable[[], None], None] = {}
@@ -38,7 +38,7 @@ class Checkpoints:
         self.abandon = self._writer.abandon
 
     def log_start_raised(self, durable: Callable[[], None]) -> None:
-        """A log start was raised; `durable` is called once it, or a part of the way to it, is durable."""
+        """Take note of a raised log start. `durable` is called once it, or a part of the raise, is durable."""
         self._raised[durable] = None
         self._writer.log_start_raised()
 
@@ -53,10 +53,10 @@ class Directory:
     """One log directory.
 
     Attributes:
-        syncer: makes its logs durable; one sync is in flight on a disk, and none waits for another disk's.
-        room: whether it has any; without it clients' writes to the partitions here are refused.
-        checkpoints: makes log starts durable, and what else a start relies on.
-        strays: what lies here and is assigned to this broker no more.
+        syncer: syncs the logs in it. One sync is in flight on a disk, and none waits for another disk's.
+        room: tells whether the disk has room; while it has none, clients' writes to the partitions here are refused.
+        checkpoints: writes the offset checkpoints that make log starts durable, and that a start relies on.
+        strays: directories here whose partitions are no longer assigned to this broker.
     """
 
     log_dir: LogDir
@@ -67,12 +67,12 @@ class Directory:
 
     @property
     def path(self) -> str:
-        """Path of the directory, which names it."""
+        """Path of the directory, by which it is known."""
         return self.log_dir.path
 
 
 class Directories:
-    """Log directories that could be opened. One that has failed stays here: the partitions in it are offline."""
+    """Log directories that could be opened. One that failed stays in the set; its partitions are offline."""
 
     def __init__(
         self,
@@ -113,11 +113,11 @@ class Directories:
         return [directory for directory in self.all if not directory.log_dir.failed]
 
     def of(self, home: str) -> Directory:
-        """The directory in which a log with this `LogState.home` lies."""
+        """Return the directory that holds a log with this `LogState.home`."""
         return self._by_path[home]
 
     def at(self, path: str) -> Directory | None:
-        """The directory at a path; None: there is none."""
+        """Return the directory at a path, or None."""
         return self._by_path.get(path)
 
     @property
@@ -134,25 +134,26 @@ class Directories:
         return False
 
     def set_trace(self, trace: RequestTrace | None) -> None:
-        """Note the stages of requests, while somebody asks for it."""
+        """Trace the stages of requests; None ends the trace."""
         self.trace = trace
         for directory in self.all:
             directory.syncer.trace = trace
 
-    # What is done in each
+    # Work in every directory
 
     def look_for_room(self) -> None:
-        """Time passed: ask the file systems."""
+        """Ask the file system of each usable directory how much space is free."""
         for directory in self.usable:
             directory.room.look()
 
     def set_reserve(self, reserve_bytes: int) -> None:
-        """log.dir.reserve.bytes of each is another one now."""
+        """Set log.dir.reserve.bytes for every usable directory."""
         for directory in self.usable:
             directory.room.set_reserve(reserve_bytes)
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write all checkpoints down, off the loop, and look for files to delete. A disk that is busy is left alone."""
+        """Write all checkpoints, off the loop, and look for files to delete. A directory whose disk is busy is
+        skipped."""
         for directory in self.usable:
             log_dir = directory.log_dir
             if not log_dir.disk.busy:
@@ -161,7 +162,7 @@ class Directories:
                 log_dir.sweep()
 
     def write_last_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write them for the last time, blocking. Raises DiskError from the first directory alone."""
+        """Write all checkpoints for the last time, blocking. Raises DiskError for the first directory only."""
         for directory in self.usable:
             try:
                 directory.log_dir.write_checkpoints(_of(directory.log_dir, high_watermarks))
@@ -177,7 +178,7 @@ class Directories:
             directory.strays.set_aside(assigned, knows_topics=knows_topics)
 
     def fail(self, directory: Directory, why: str) -> None:
-        """Give up a directory that cannot be relied on: its logs are fenced, and nothing more is written there."""
+        """Give up a directory that cannot be relied on: its logs are fenced, and nothing more is written to it."""
         self.log_dirs.fail(directory.log_dir, why)
         directory.checkpoints.abandon()
         directory.syncer.abandon()
@@ -185,7 +186,7 @@ class Directories:
     # The end
 
     def stop(self, clean: bool) -> list[asyncio.Task[None]]:
-        """Write no more checkpoints; the tasks that end now."""
+        """Stop writing checkpoints; return the tasks that end now."""
         if not clean:
             for directory in self.all:
                 # schedule 58/a-checkpoint-that-hangs-holds-up-the-end

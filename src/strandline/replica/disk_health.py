@@ -1,4 +1,4 @@
-"""What a broker does while its disk has no room (schedule 57), and while it hangs (schedule 58)."""
+"""Handling of a log directory's disk that has no room (schedule 57), or that hangs (schedule 58)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ log = structlog.get_logger("strandline.replica")
 
 PROBE_FILE = ".room"
 PROBE_BYTES = 64 << 10
-"""What is written and removed again before room is believed: a quota leaves bytes on the file system that no write
-gets."""
+"""Bytes written as a probe, and removed again, before room is believed: a quota can leave free bytes on the file system
+that no write gets."""
 
 NOTICE_MS = 500.0
-"""Between the word to the controller and the end of the node: a heartbeat, an election, and its way to the others. If
-the controller was on this node, another one is elected meanwhile."""
+"""Time from the report to the controller to the end of the node, enough for a heartbeat, an election, and its news to
+reach the others. If this node is the active controller, another one is elected meanwhile."""
 
 
 class DiskRoom:
-    """Told of writes that found no room, and looks now and then how much is left.
+    """Tracks whether a directory's disk has room: from writes that found none, and from regular looks at the file
+    system.
 
-    While `full` the broker's heartbeats say so, of the replicas in this directory or, where none has room, of all: the
-    controller takes them out of the ISRs and moves the leaderships to replicas that have room. Until then, and where
-    nobody else can lead, clients' writes are refused: what is left of the disk (log.dir.reserve.bytes) is for the
-    metadata log, the checkpoints and deletions.
+    While `full`, the broker's heartbeats report the replicas in this directory (all replicas, if no directory has
+    room). The controller takes them out of the ISRs and moves their leaderships to replicas that have room. Until then,
+    and if no other replica can lead, clients' writes are refused: the rest of the disk (log.dir.reserve.bytes) is kept
+    for the metadata log, the checkpoints and deletions.
 
     Attributes:
-        full: the disk has no room.
+        full: True while the disk has no room.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class DiskRoom:
         on_room: Callable[[], None],
         reserve_bytes: int = RESERVE_BYTES,
     ) -> None:
-        """`on_change`: the controller is to hear of it at once. `on_room`: what waited for room can go on."""
+        """`on_change`: the controller must hear of it at once. `on_room`: the disk has room again for what waited."""
         self.full = False
         self._log_dir = log_dir
         self._clock = clock
@@ -55,19 +56,19 @@ class DiskRoom:
         self._free_space = FreeSpace(reserve_bytes)
 
     def ran_out(self) -> None:
-        """A write found no room."""
+        """Take note that a write found no room."""
         if self._free_space.ran_out(self._clock.monotonic_ms()):
             self._changed()
 
     def set_reserve(self, reserve_bytes: int) -> None:
-        """log.dir.reserve.bytes is another one now. Looks at once whether the disk is full by it; has it room again, it
-        has to last as ever."""
+        """Set log.dir.reserve.bytes, and check at once whether the disk is full by it. Regained room must last as long
+        as ever before it counts."""
         if reserve_bytes != self._free_space.reserve_bytes:
             self._free_space.reserve_bytes = reserve_bytes
             self.look()
 
     def look(self) -> None:
-        """Ask the file system. Nothing here waits for a disk that is slow."""
+        """Ask the file system for its free space, unless the disk is busy: nothing here waits for a slow disk."""
         log_dir = self._log_dir
         if log_dir.disk.busy:
             return
@@ -76,7 +77,7 @@ class DiskRoom:
             total = log_dir.disk.total_bytes(log_dir.path)
             if self.full and free:
                 self._probe()  # schedule 57/room-is-believed-unwritten
-        except OSError as error:  # whoever reads and writes the logs meets it too, and knows what to do
+        except OSError as error:  # readers and writers of the logs meet it too, and handle it
             log.debug("the disk was not looked at", path=log_dir.path, error=str(error))
             if not self.full:
                 return
@@ -85,7 +86,7 @@ class DiskRoom:
             self._changed(free_bytes=free, reserve_bytes=reserve_of(self._free_space.reserve_bytes, total))
 
     def _probe(self) -> None:
-        """Raises OSError."""
+        """Write, and remove, a probe file. Raises OSError."""
         log_dir = self._log_dir
         path = f"{log_dir.path}/{PROBE_FILE}"
         file = log_dir.disk.open(path, create=True)
@@ -114,20 +115,20 @@ class DiskRoom:
 
 
 class DiskStalls:
-    """Called when a sync under way is older than its bound, and when it has ended after all.
+    """Handles a sync that takes longer than its bound, and its end if it comes after all.
 
-    From then on no partition of the directory can be served: heartbeats say so of each, and the leaderships move to
-    brokers that have heard of it before this node ends. It ends also if the sync ends meanwhile: its replicas have left
-    the ISRs by then, and blocking syncs were refused.
+    From then on no partition of the directory can be served: heartbeats report each, and the leaderships move to
+    brokers that heard of it before this node ends. The node ends even if the sync ends meanwhile, because its replicas
+    have left the ISRs by then, and blocking syncs were refused.
 
     Attributes:
-        hung: no replica here can be served any more.
+        hung: True once no replica of the directory can be served any more.
     """
 
     def __init__(
         self, log_dir: LogDir, sync_before_ack: Callable[[], bool], on_change: Callable[[], None], on_fatal: Report
     ) -> None:
-        """`on_change`: the controller is to hear of it at once. `on_fatal`: the node has to stop."""
+        """`on_change`: the controller must hear of it at once. `on_fatal`: the node has to stop."""
         self._log_dir = log_dir
         self._sync_before_ack = sync_before_ack
         self._on_change = on_change
@@ -135,7 +136,7 @@ class DiskStalls:
         self.hung = False
 
     def stalled(self, age_ms: float) -> None:
-        """No ack comes until that sync ends; under flush.policy = replicate acks wait for no sync."""
+        """Take note of a sync that is `age_ms` old. Acks wait for it, except under flush.policy = replicate."""
         if self._sync_before_ack():  # rule B18/hung-sync-is-waited-for
             self.hung = True  # schedule 58/hung-disk-is-told-to-nobody
             self._on_change()
@@ -143,6 +144,6 @@ class DiskStalls:
             asyncio.get_running_loop().call_later(NOTICE_MS / 1000, self._on_fatal, error)
 
     def recovered(self) -> None:
-        """The disk does its work again."""
+        """Take note that the sync has ended."""
         if not self.hung:
             log.info("acks that waited for the disk go on", path=self._log_dir.path)

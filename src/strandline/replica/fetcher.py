@@ -1,5 +1,5 @@
-"""The follower's end of a replication stream: what this broker follows of all that one other broker leads (`Fetcher`),
-what the leader says of one of these partitions, and what that does to its log (`Following`).
+"""The follower's end of a replication stream: `Fetcher` follows all partitions that one other broker leads; `Following`
+is one of those partitions, with the effect of the leader's messages on its log.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from strandline.replica.shared import Shared
 log = structlog.get_logger("strandline.replica")
 
 NO_ROOM_RETRY_MS = 1_000.0
-"""Interval at which a follower whose disk is full looks whether there is room again; until then it fetches nothing."""
+"""Interval at which a follower with a full disk checks for room; until there is some it fetches nothing."""
 
 LOG_START_MS = 5_000.0
-"""Interval at which such a follower asks for the leader's log start: what is deleted there goes here too, and makes
-room."""
+"""Interval at which such a follower asks for the leader's log start. Records that the leader deleted are deleted here,
+too, which makes room."""
 
 STREAM_METHOD = "/strandline.v1.Replication/Stream"
 
 
 class Fetcher:
-    """Follows one leader's broker over one stream, as long as there is anything to follow there. Implements
+    """Follows one leader's broker over one stream, as long as it leads a partition that is followed here. Implements
     `frames.FollowerSide`.
 
-    An answer counts only for the subscription it names and only while that is the partition's latest; the position
-    cannot have moved since the FETCH, because data come only after it was accepted.
+    An answer counts only for the subscription that it names, and only while that is the partition's latest. The
+    position cannot have moved since the FETCH, as data come only after it was accepted.
 
-    What is throttled (KIP-73) is fetched no more once the follower's quota is used up, and anew when there is room.
-    What the leader had sent by then, no more than the stream's credit, is kept and owed.
+    Throttled partitions (KIP-73) are unsubscribed when the follower's quota is used up, and fetched again when there is
+    room. Data that the leader sent before that, at most the stream's credit, are kept, and their bytes are owed.
     """
 
     def __init__(self, shared: Shared, rpc: Rpc, rng: Rng, leader_id: NodeId, endpoint: Endpoint) -> None:
@@ -72,22 +72,22 @@ class Fetcher:
         self.received_ms = 0.0
         self.sent_ms = 0.0
         self.lost_ms: float | None = None
-        """When the stream broke, while no other has been opened since."""
+        """Monotonic time at which the stream broke; None while one is open, and before the first."""
 
     # What to follow
 
     @property
     def idle(self) -> bool:
-        """True while nothing is followed here."""
+        """True while no partition is followed on this stream."""
         return not self._followings
 
     def start(self, fatal: Report) -> None:
-        """Connect, and stay connected; `fatal` is called when the task ends, which only `stop` should cause."""
+        """Connect, and stay connected; `fatal` is called if the task ends without `stop`."""
         if self._task is None:
             self._task = spawn(self._run(), fatal, endless=True)
 
     def stop(self) -> asyncio.Task[None] | None:
-        """End the stream; returns the task that ends with it, if any."""
+        """End the stream; return the task that ends with it, if any."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -95,7 +95,7 @@ class Fetcher:
         return task
 
     def relocate(self, endpoint: Endpoint) -> None:
-        """The leader's broker is (now) to be found there."""
+        """Set the endpoint of the leader's broker; reconnect if it changed."""
         if endpoint != self._endpoint:
             self._endpoint = endpoint
             self.reconnect()
@@ -107,39 +107,39 @@ class Fetcher:
             self._stream.close()
 
     def follow(self, partition: Partition) -> None:
-        """Follow a partition, in the leader epoch that it is in now."""
+        """Follow a partition in its present leader epoch."""
         following = Following(self._shared, self, partition)
         partition.source = following
         self._followings[following] = None
         self._fetch(following)
 
     def unfollow(self, following: Following) -> None:
-        """Follow it no longer."""
+        """Stop following a partition."""
         del self._followings[following]
         if following.id >= 0 and self._stream is not None:
             self._push(frames.pack_forget(following.id))
         self._unsubscribe(following)
 
     def acknowledge(self, following: Following) -> None:
-        """Tell the leader how far the log got, or the hole in it is filled: with the next frame, by the offsets of
-        then."""
+        """Tell the leader, with the next frame, the log's offsets at that time, or how far the hole in the log is
+        filled."""
         if following.id >= 0:
             self._acks[following] = None
             self._signal.set()
 
     def heal(self, following: Following) -> None:
-        """Fetch what has rotted in its log, unless that is under way, or no fetch of it has been accepted yet: that
-        one shows first where the logs part."""
+        """Fetch the holes of a log, unless that is under way, or its fetch was not accepted yet: that first shows where
+        the logs diverge."""
         if following.channel >= 0 and following.hole is None:
             self._fetch_on(following)
 
     def tell_deleted(self, following: Following) -> None:
-        """The partition's log start is durable here: tell the leader, for somebody may wait for it."""
+        """Tell the leader the partition's durable log start, as deletions may wait for it."""
         if following.id >= 0:
             self._push(frames.pack_deleted(following.id, following.log.durable_log_start_offset))
 
     def keep_alive(self, now_ms: float, silence_ms: float, timeout_ms: float) -> None:
-        """Say something after a long silence; give the stream up after a longer one of the other side."""
+        """Send a PING after `silence_ms` without sending; close the stream after `timeout_ms` without receiving."""
         if self._stream is None:
             return
         if now_ms - self.received_ms > timeout_ms:
@@ -207,8 +207,8 @@ class Fetcher:
             stream.close()
 
     def _next_frame(self) -> bytes:
-        """Next frame for the leader, or b"": requests in order, then the latest offsets of what got further, then
-        credit."""
+        """Return the next frame for the leader, or b"": requests in order, then the newest offsets of logs that
+        advanced, then credit."""
         pieces: list[bytes] = []
         size = 0
         while self._requests and size < frames.FRAME_BYTES_MAX:
@@ -254,7 +254,7 @@ class Fetcher:
         self._signal.set()
 
     def _backoff_ms(self, attempts: int) -> float:
-        """Doubling from the first to the longest pause; its second half is chance, so that followers spread."""
+        """Return a pause that doubles from the first to the longest; half of it is random, so that followers spread."""
         config = self._shared.config
         pause: float = min(config.reconnect_backoff_ms * 2 ** min(attempts, 16), config.reconnect_backoff_max_ms)
         return pause / 2 + self._rng.random() * pause / 2
@@ -262,12 +262,12 @@ class Fetcher:
     # Fetching
 
     def _fetch_on(self, following: Following) -> None:
-        """Fetch the next hole in our log, or else from its end on."""
+        """Fetch the next hole in our log, or else what follows its end."""
         following.next_hole()
         self._subscribe(following)
 
     def _fetch(self, following: Following) -> None:
-        """Tell where our log ends, under a new subscription; not before it may go on there."""
+        """Subscribe anew from the end of our log, once the log may take records (`Following.waits_to_begin`)."""
         following.from_end()
         self._unsubscribe(following)
         if self._stream is not None and not following.waits_to_begin(self._fetch):
@@ -309,7 +309,7 @@ class Fetcher:
         following.id = following.channel = -1
 
     def _fetch_later(self, following: Following) -> None:
-        """The leader refused, or its data were no good: ask again after a pause."""
+        """Fetch again after a pause: the leader refused, or its data could not be appended."""
         if following.id >= 0:
             self._push(frames.pack_forget(following.id))
         self._unsubscribe(following)
@@ -337,7 +337,8 @@ class Fetcher:
             self._retry_timer = asyncio.get_running_loop().call_later(max(pause_ms, 1) / 1000, self._retry)
 
     def _ask_for_log_start(self, following: Following) -> None:
-        """A fetch that is given up in the same frame: it is accepted, and no data come (schedule 57)."""
+        """Ask for the leader's log start: send a fetch and its FORGET in one frame, so that it is accepted and no data
+        come (schedule 57)."""
         self._fetch(following)
         if following.id >= 0:
             self._push(frames.pack_forget(following.id))
@@ -346,8 +347,8 @@ class Fetcher:
     # The follower's quota (KIP-73)
 
     def _hold(self) -> None:
-        """The quota is used up: forget what is throttled until there is room. Channels stay, so that what is on its way
-        is kept. A batch of which a part is here comes whole before that."""
+        """Unsubscribe throttled partitions until the quota has room again. Their channels stay, so that data under way
+        are kept. A partition with a part of a batch here is not held before the batch is whole."""
         for channel, following in list(self._by_channel.items()):
             subscribed = following.id >= 0 and following.hole is None
             if subscribed and following.is_throttled and not self._in_pieces.begun(following):
@@ -360,8 +361,8 @@ class Fetcher:
         self._shared.follower_throttle.when_room(self._fetch_held)
 
     def _fetch_held(self) -> None:
-        """Fetch what was held, now that there is room again or some are throttled no longer: first those that got
-        something long ago."""
+        """Fetch the held partitions again if the quota has room or they are no longer throttled; those that received
+        data longest ago come first."""
         throttle = self._shared.follower_throttle
         has_room = throttle.has_room
         for following in list(self._held):
@@ -370,7 +371,7 @@ class Fetcher:
         if self._held:
             throttle.when_room(self._fetch_held)
 
-    # What the leader says
+    # Messages of the leader
 
     def on_welcome(self, node_id: NodeId, broker_epoch: BrokerEpoch) -> None:
         """The leader accepted this broker as a follower."""
@@ -385,7 +386,7 @@ class Fetcher:
         raise ProtocolError(f"node {self.leader_id} refuses to be followed: {code.name}: {message}")
 
     def on_accepted(self, subscription: int, channel: int, high_watermark: int, log_start_offset: int) -> None:
-        """Our log is a prefix of the leader's: data come on this channel."""
+        """Take the acceptance of a fetch: our log is a prefix of the leader's, and data come on this channel."""
         following = self._by_id.get(subscription)
         if following is not None:
             following.channel, following.cuts = channel, 0
@@ -400,7 +401,7 @@ class Fetcher:
             self._append(following, data)
 
     def on_piece(self, piece: frames.Piece) -> None:
-        """Keep a part of a batch, and append the batch once it is whole (schedule 54)."""
+        """Keep a part of a batch; append the batch once it is whole (schedule 54)."""
         following = self._receiver(piece.channel, piece.leader_epoch, len(piece.part))
         if following is None:
             return
@@ -413,8 +414,8 @@ class Fetcher:
             self._append(following, frames.Data(*piece[:5], batch))
 
     def _receiver(self, channel: int, leader_epoch: int, size: int) -> Following | None:
-        """Partition that the data of `channel` are for; None: they are not wanted any more. Either way the leader may
-        send as much again."""
+        """Return the partition that receives the data of `channel`; None if they are no longer wanted. Either way the
+        leader gets credit for `size` bytes."""
         self._consumed += size
         if self._consumed >= self._shared.config.fetch_window_bytes // 4:
             self._signal.set()
@@ -468,14 +469,15 @@ class Fetcher:
                 self.acknowledge(following)  # rule B50/nobody-hears-how-far-a-hole-is-filled
 
     def on_watermark(self, channel: int, high_watermark: int, log_start_offset: int) -> None:
-        """The leader's high watermark or log start rose, and no data go along."""
+        """Take the leader's high watermark and log start, of which one rose without data to travel with."""
         following = self._by_channel.get(channel)
         if following is not None:
             following.learn(high_watermark, log_start_offset)
 
     def on_diverging(self, subscription: int, epoch: int, end_offset: int) -> None:
-        """Our log is no prefix of the leader's: cut it and fetch again, until it is. The answer's subscription must be
-        the latest and the log where it was: high watermark and data of such an answer do not exist (schedule 7)."""
+        """Cut our log, which is no prefix of the leader's, and fetch again, until it is. The answer must be to the
+        latest subscription, and our log's end unmoved. Such an answer carries no high watermark and no data
+        (schedule 7)."""
         following = self._by_id.get(subscription)  # rule B16/verdict-on-an-older-fetch-counts
         # rule B16/verdict-on-another-position-counts
         if following is None or (following.hole is None and following.fetch_offset != following.log.log_end_offset):
@@ -488,7 +490,7 @@ class Fetcher:
             self._fetch_after_cut(following, changed)
 
     def on_error(self, subscription: int, code: ErrorCode, log_start_offset: int, log_end_offset: int) -> None:
-        """The subscription is refused or has ended."""
+        """Take note that the subscription is refused or has ended."""
         following = self._by_id.get(subscription)
         if following is None:
             return
@@ -522,25 +524,25 @@ class Fetcher:
 
 
 class Following:
-    """Following one leader in one leader epoch. It gives the core what the leader said, and carries out the effects
-    that the core returns.
+    """Following of one leader in one leader epoch. It passes the leader's messages to the core, and carries out the
+    effects that the core returns.
 
-    A storage error takes the partition offline, which ends this; a method that raises KafkaError has changed nothing.
+    A storage error takes the partition offline, which ends this. A method that raises KafkaError has changed nothing.
 
     Attributes:
-        id: of the latest FETCH; -1 while none is out (it waits for a connection, or to be asked for again).
-        channel: on which data come; -1 until the fetch was accepted.
-        fetch_offset, last_epoch: what the latest FETCH said.
-        acked: log end and durable offset that the leader was sent last.
-        attempts: refusals in a row.
+        id: subscription of the latest FETCH; -1 if none is out (it waits for a connection, or for a retry).
+        channel: channel on which data come; -1 until the fetch was accepted.
+        fetch_offset, last_epoch: position in the latest FETCH.
+        acked: log end and durable offset that were sent to the leader last.
+        attempts: number of refusals in a row.
         cuts: truncations since the leader last accepted a fetch.
-        retry_ms: when to fetch again after a refusal.
-        log_start_due_ms: when to ask for the leader's log start while the disk is full.
-        leader_high_watermark: as it was told last; -1 before that.
-        without_room: what came last, or a cut, found the disk full.
-        hole: what has rotted in the log and is fetched now; None while it is fetched from the end of the log.
-        parts_at: where the log is to be cut once that hole is filled up to there (schedule 88); -1: nowhere.
-        heal_after_ms: not before then is it tried again.
+        retry_ms: monotonic time of the next fetch after a refusal.
+        log_start_due_ms: monotonic time at which to ask for the leader's log start while the disk is full.
+        leader_high_watermark: the leader's high watermark, as last received; -1 before that.
+        without_room: True if the last append or cut found the disk full.
+        hole: hole in the log that is being fetched; None while data are fetched from the end of the log.
+        parts_at: offset at which to cut the log once that hole is filled up to there (schedule 88); -1: no cut.
+        heal_after_ms: monotonic time before which healing is not tried again.
     """
 
     __slots__ = (
@@ -592,37 +594,37 @@ class Following:
     # The partition's source
 
     def synced(self) -> None:
-        """More of the log is durable here."""
+        """More of the log is durable here: acknowledge it."""
         self._fetcher.acknowledge(self)
 
     def deleted(self) -> None:
-        """The log start is durable here."""
+        """The log start is durable here: tell the leader."""
         self._fetcher.tell_deleted(self)
 
     def heal(self) -> None:
-        """Get from the leader what has rotted in the log, if it is time to."""
+        """Fetch the holes of the log from the leader, if any and if it is time to."""
         if self.must_heal:
             self._fetcher.heal(self)
 
     def end(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self._fetcher.unfollow(self)
 
     @property
     def is_waited_for(self) -> bool:
-        """An acknowledgement may wait for it: it is in the ISR, or has all that the leader has committed, and may be
-        about to join."""
+        """True if an acknowledgement may wait for this replica: it is in the ISR, or has all that the leader has
+        committed and may be about to join."""
         lags = self.log.log_end_offset < self.leader_high_watermark
         return not lags or self._shared.node_id in self.partition.state.isr
 
     @property
     def is_throttled(self) -> bool:
-        """The follower's quota is for it (KIP-73): the topic says so, and nobody waits for it."""
+        """True if the follower's quota applies (KIP-73): the topic lists the replica, and no append waits for it."""
         return self.partition.state.follower_throttled and not self.is_waited_for
 
     def waits_to_begin(self, then: Callable[[Following], None]) -> bool:
-        """The log begins behind what only the object store has, and does not know yet who wrote that (rule B24);
-        `then` is called once it does, if it still follows."""
+        """Return True while the log begins after records that only the object store has, and does not know their
+        producers (rule B24). `then` is called once it does, if this is still the partition's source."""
         return self._shared.beginnings.awaits(
             self.partition, lambda: then(self) if self.partition.source is self else None
         )
@@ -631,23 +633,24 @@ class Following:
 
     @property
     def must_heal(self) -> bool:
-        """True if there is a hole in the log, and the leader has not failed to fill it a moment ago."""
+        """True if the log has a hole, and the leader has not failed to fill one in the last `TRY_AGAIN_MS`."""
         rot = self.log.rot
         # schedule 80/holes-stay
         return bool(rot) and self._shared.clock.monotonic_ms() >= self.heal_after_ms and any(rot.holes())
 
     def next_hole(self) -> None:
-        """Fetch next the first hole, or what follows on the log. Where the log is to be cut that comes first."""
+        """Choose the first hole to be fetched next, or else the end of the log. A cut that is due comes before
+        holes."""
         self.hole = next(self.log.rot.holes(), None) if self.must_heal and self.parts_at < 0 else None
         self.parts_at = -1
 
     def from_end(self) -> None:
-        """Fetch next what follows on the log."""
+        """Choose the end of the log to be fetched next."""
         self.hole, self.parts_at = None, -1
 
     def position(self) -> tuple[int, int, int]:
-        """Position of the next FETCH: offset, epoch of the record before it, and durable offset. Before a hole the log
-        is what it was, so it is a prefix of the leader's there as well."""
+        """Return the position of the next FETCH: offset, epoch of the record before it, and durable offset. The log up
+        to a hole is intact, so that it is a prefix of the leader's there as well."""
         plog = self.log
         if self.hole is None:
             return plog.log_end_offset, plog.latest_epoch, plog.durable_offset
@@ -655,18 +658,18 @@ class Following:
         return offset, plog.epochs.epoch_at(offset - 1), min(offset, plog.durable_offset)
 
     def filled_to(self) -> tuple[int, int]:
-        """What is acknowledged while a hole is filled: its beginning, which moves on, and what is durable up to there.
-        The log start says nothing here: it may rise above all that the leader has sent."""
+        """Return the offsets to acknowledge while a hole is filled: the hole's beginning, which advances, and the
+        durable offset up to there. The log start is not used, as it may rise above all that the leader has sent."""
         assert self.hole is not None
         offset = max(self.acked[0], self.hole[1].offset)
         return offset, min(offset, self.log.durable_offset)
 
     def fill(self, batches: memoryview) -> bool:
-        """Write what the leader sent over the hole that is fetched; true once nothing is left of it, but for what is to
-        be cut.
+        """Write the leader's batches over the hole that is fetched. Return True once the hole is filled, not counting a
+        part that is to be cut.
 
         Raises:
-            KafkaError: it does not belong there, or cannot be written.
+            KafkaError: the batches do not belong there, or cannot be written.
         """
         assert self.hole is not None
         segment, hole = self.hole
@@ -682,7 +685,8 @@ class Following:
         return filled
 
     def not_healed(self, reason: str) -> None:
-        """The leader cannot fill the hole; go on at the end of the log meanwhile."""
+        """Give up the hole, which the leader cannot fill, until `TRY_AGAIN_MS` have passed; go on at the end of the
+        log."""
         mark("rot-stays")
         assert self.hole is not None
         offset = self.hole[1].offset
@@ -698,13 +702,13 @@ class Following:
             reason=reason,
         )
 
-    # What the leader says
+    # Messages of the leader
 
     def append(self, batches: memoryview, leader_high_watermark: int, leader_log_start: int) -> None:
         """Append what the leader sent; its high watermark counts only after that (KAFKA-14704, schedule 7).
 
         Raises:
-            KafkaError: it cannot be appended.
+            KafkaError: the batches cannot be appended.
         """
         shared = self._shared
         durable_log_start = self.log.durable_log_start_offset
@@ -735,8 +739,8 @@ class Following:
             self._fetcher.acknowledge(self)
 
     def learn(self, leader_high_watermark: int, leader_log_start: int) -> None:
-        """The leader gave its high watermark and its log start. While a hole is filled before a cut, the log is a
-        prefix of the leader's up to there, and maybe no further."""
+        """Take the leader's high watermark and log start. While a hole is filled before a cut, our log is known to be a
+        prefix of the leader's only up to the hole."""
         plog = self.log
         self.leader_high_watermark = leader_high_watermark
         if self.hole is not None and self.parts_at >= 0:  # schedule 88/watermark-beyond-a-hole
@@ -748,7 +752,7 @@ class Following:
             self._carry_out(effects)
 
     def _carry_out(self, effects: FollowerEffects) -> None:
-        """Do what the core wants done, in order."""
+        """Carry out the core's effects, in order."""
         for effect in effects:
             if isinstance(effect, Committed):
                 self.partition.high_watermark_rose()
@@ -756,11 +760,11 @@ class Following:
             self.partition.raise_log_start(effect.offset)  # rule B15/follower-tells-before-its-log-start-is-durable
 
     def diverged(self, epoch: int, end_offset: int) -> bool:
-        """The leader's log differs: cut this one, or else set `hole` to what is to be healed before that. False if that
-        changed nothing.
+        """Cut this log, which differs from the leader's, or set `hole` if rot must be healed before the cut. Return
+        False if the log was not changed.
 
         Raises:
-            KafkaError: it cannot be cut.
+            KafkaError: the log cannot be cut.
         """
         plog = self.log
         cut = self.core.diverged(plog, plog.log_start_offset, plog.log_end_offset, epoch, end_offset)
@@ -775,7 +779,8 @@ class Following:
         return self._cut(cut)
 
     def out_of_range(self, leader_start: int, leader_end: int) -> bool:
-        """The leader has nothing where this log ends: begin anew where its log begins. Otherwise as `diverged`."""
+        """Begin anew at the leader's log start, as the leader has nothing at our log's end. Otherwise like
+        `diverged`."""
         mark("restarted-at-log-start")
         return self._cut(self.core.out_of_range(self.log.log_end_offset, leader_start, leader_end))
 
@@ -821,7 +826,7 @@ class Following:
         return after != before
 
     def _report_loss(self, offset: int) -> None:
-        """Committed records are given up, as an unclean election (or flush.policy = replicate) allows."""
+        """Report committed records that are given up, as an unclean election (or flush.policy = replicate) allows."""
         mark("truncated-below-high-watermark")
         self._shared.counters.truncations_below_high_watermark += 1
         log.error(
@@ -837,10 +842,10 @@ class Following:
 
 
 class Pieces:
-    """Pieces, brought by one stream, of a batch that is too large for one entry and not whole yet (schedule 54).
+    """The pieces received so far of a batch that is too large for one entry (schedule 54).
 
-    It is kept for one followed partition at a time, and no batch is larger than any setting allows: that bounds the
-    memory that a leader can take here. The buffer grows as bytes arrive, whatever size was announced.
+    One stream brings one such batch at a time, and no batch is larger than the largest allowed setting: that bounds the
+    memory that a leader can use here. The buffer grows as bytes arrive, whatever size was announced.
     """
 
     __slots__ = ("_batch", "_following")
@@ -850,11 +855,11 @@ class Pieces:
         self._following: Following | None = None
 
     def take(self, following: Following, piece: frames.Piece) -> memoryview | None:
-        """Keep a piece; the whole batch if this was its last one, else None.
+        """Keep a piece. Return the whole batch if it was the last one, else None.
 
         Raises:
-            ProtocolError: it does not go on where the last one ended, or another partition's batch is not whole yet, or
-                the batch is larger than any that can have been appended.
+            ProtocolError: the piece does not start where the last one ended, another partition's batch is not whole
+                yet, or the batch is larger than any that can have been appended.
         """
         name, size = following.partition.topic_partition, len(piece.part)
         if self._following not in (None, following):
@@ -876,10 +881,10 @@ class Pieces:
         return batch
 
     def begun(self, following: Following) -> bool:
-        """A part of a batch of it is here, and not the whole."""
+        """True if a part of a batch of this partition was received, but not all of it."""
         return self._following is following
 
     def drop(self, following: Following) -> None:
-        """The rest of its batch is not wanted, or will not come."""
+        """Forget a partial batch of this partition: the rest is not wanted, or will not come."""
         if self._following is following:
             self._batch, self._following = bytearray(), None

@@ -2,33 +2,33 @@
 
 From follower to leader:
 
-    HELLO     protocol version, node id, the node id it wants to talk to, broker epoch, cluster id: first on a stream
-    FETCH     subscription, topic id, partition, current leader epoch, fetch offset, last fetched epoch, durable offset,
-              log start: "my log ends here"; begins (or begins anew) a subscription
-    ACK       subscription, fetch offset, durable offset: how far it got since
-    FORGET    subscription: end it
-    DELETED   subscription, log start: records before it are deleted here too
-    CREDIT    bytes: how many more bytes of data may be sent; this keeps a push a pull
+        HELLO     protocol version, node id, node id of the addressed broker, broker epoch, cluster id: first on a
+        stream FETCH     subscription, topic id, partition, current leader epoch, fetch offset, last fetched epoch,
+                  durable offset, log start: "my log ends here"; begins (or begins anew) a subscription
+        ACK       subscription, fetch offset, durable offset: the follower's new offsets
+        FORGET    subscription: end it
+        DELETED   subscription, log start: records before it are durably deleted on the follower, too
+        CREDIT    bytes: number of further bytes of data that may be sent, so that the follower sets the pace
 
-From leader to follower:
+    From leader to follower:
 
-    WELCOME   node id, broker epoch: the hello was accepted
-    REJECT    error code, length, sentence: it was not; the stream ends
-    ACCEPTED  subscription, channel, high watermark, log start: the fetch is valid; its data come on that channel
-    DATA      channel, leader epoch, base offset, high watermark, log start, length, then whole record batches
-    PIECE     as DATA with the batch's size and a position, then that part of one batch: what is too large for an entry
-              comes in consecutive pieces, and on one stream one batch at a time does
-    WATERMARK channel, high watermark, log start: where they rose and no data go along
-    DIVERGING subscription, epoch, end offset: truncate, then fetch again; nothing of this fetch was recorded
-    ERROR     subscription, error code, log start, log end: the subscription is refused or has ended
+        WELCOME   node id, broker epoch: the hello was accepted
+        REJECT    error code, length, message: the hello was refused; the stream ends
+        ACCEPTED  subscription, channel, high watermark, log start: the fetch is valid; its data come on that channel
+        DATA      channel, leader epoch, base offset, high watermark, log start, length, then whole record batches
+        PIECE     as DATA, with the batch's size and a position, then that part of one batch. A batch too large for an
+                  entry comes in consecutive pieces, one such batch at a time on a stream
+        WATERMARK channel, high watermark, log start: one of them rose, and there are no data to carry it
+        DIVERGING subscription, epoch, end offset: truncate, then fetch again; nothing of this fetch was recorded
+        ERROR     subscription, error code, log start, log end: the subscription is refused or has ended
 
-Both ways: PING, when there was nothing to say for a while.
+    Both ways: PING, sent after a while without other entries.
 
-A *channel* is a number that the leader gives to one leadership (partition and leader epoch); it is the same for all
-followers, so that one encoded copy of a batch serves them all. The stream is ordered: data that belong to an older
-subscription arrive before the ACCEPTED of a newer one, and are dropped by then.
+    A *channel* is a number that the leader gives to one leadership (partition and leader epoch). It is the same for all
+    followers, so that one encoded copy of a batch serves them all. The stream is ordered: data that belong to an older
+    subscription arrive before the ACCEPTED of a newer one, and are dropped.
 
-Every read is checked against the bytes that are left; a frame that lies raises ProtocolError and ends the stream.
+    Every read is checked against the bytes that are left; a malformed frame raises ProtocolError and ends the stream.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ PROTOCOL_VERSION = 3
 """Raised with every change of these layouts that an older peer cannot read."""
 
 FRAME_BYTES_MAX = 1 << 20
-"""Entries are coalesced into frames up to this size; one entry that is larger travels alone (no entry of data is much
-larger: see PIECE). The sweet spot of the measurements: larger frames only delay the first entry in them."""
+"""Entries are joined into frames of up to this size; a larger entry travels alone (no entry of data is much larger: see
+PIECE). Larger frames measured no better: they only delay the first entry in them."""
 
 HELLO, FETCH, ACK, FORGET, CREDIT, DELETED = 1, 2, 3, 4, 5, 6
 WELCOME, REJECT, ACCEPTED, DATA, WATERMARK, DIVERGING, ERROR, PIECE = 17, 18, 19, 20, 21, 22, 23, 24
@@ -89,7 +89,7 @@ DATA_HEADER_SIZE = _DATA.size
 
 
 class Hello(NamedTuple):
-    """First message on a stream: the broker that opens it, and the one that it takes the other side for."""
+    """First entry on a stream: the broker that opens it, and the broker that it means to reach."""
 
     version: int
     node_id: NodeId
@@ -99,7 +99,7 @@ class Hello(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """A follower's position in one partition; last_fetched_epoch -1: its log is empty."""
+    """A follower's position in one partition; last_fetched_epoch is -1 if its log is empty."""
 
     subscription: int
     topic_id: TopicId
@@ -112,14 +112,14 @@ class Fetch(NamedTuple):
 
 
 def pack_hello(hello: Hello) -> bytes:
-    """HELLO."""
+    """Return a HELLO entry."""
     cluster_id = hello.cluster_id.encode()
     head = _HELLO.pack(HELLO, hello.version, hello.node_id, hello.target_id, hello.broker_epoch, len(cluster_id))
     return head + cluster_id
 
 
 def pack_fetch(fetch: Fetch) -> bytes:
-    """FETCH."""
+    """Return a FETCH entry."""
     return _FETCH.pack(
         FETCH,
         fetch.subscription,
@@ -134,45 +134,45 @@ def pack_fetch(fetch: Fetch) -> bytes:
 
 
 def pack_ack(subscription: int, fetch_offset: int, durable_offset: int) -> bytes:
-    """ACK."""
+    """Return an ACK entry."""
     return _ACK.pack(ACK, subscription, fetch_offset, durable_offset)
 
 
 def pack_forget(subscription: int) -> bytes:
-    """FORGET."""
+    """Return a FORGET entry."""
     return _FORGET.pack(FORGET, subscription)
 
 
 def pack_deleted(subscription: int, log_start_offset: int) -> bytes:
-    """DELETED."""
+    """Return a DELETED entry."""
     return _DELETED.pack(DELETED, subscription, log_start_offset)
 
 
 def pack_credit(size: int) -> bytes:
-    """CREDIT."""
+    """Return a CREDIT entry."""
     return _CREDIT.pack(CREDIT, size)
 
 
 def pack_welcome(node_id: NodeId, broker_epoch: BrokerEpoch) -> bytes:
-    """WELCOME."""
+    """Return a WELCOME entry."""
     return _WELCOME.pack(WELCOME, node_id, broker_epoch)
 
 
 def pack_reject(code: ErrorCode, message: str) -> bytes:
-    """REJECT."""
+    """Return a REJECT entry; a message beyond 65,535 bytes is cut."""
     text = message.encode()[:65535]
     return _REJECT.pack(REJECT, code, len(text)) + text
 
 
 def pack_accepted(subscription: int, channel: int, high_watermark: int, log_start_offset: int) -> bytes:
-    """ACCEPTED."""
+    """Return an ACCEPTED entry."""
     return _ACCEPTED.pack(ACCEPTED, subscription, channel, high_watermark, log_start_offset)
 
 
 def pack_data_header(
     channel: int, leader_epoch: int, base_offset: int, *, high_watermark: int, log_start_offset: int, size: int
 ) -> bytes:
-    """DATA, without the `size` bytes of batches that must follow."""
+    """Return the header of a DATA entry, which `size` bytes of batches must follow."""
     return _DATA.pack(DATA, channel, leader_epoch, base_offset, high_watermark, log_start_offset, size)
 
 
@@ -187,29 +187,29 @@ def pack_piece_header(
     position: int,
     size: int,
 ) -> bytes:
-    """PIECE, without the `size` bytes of the batch, from `position` on, that must follow."""
+    """Return the header of a PIECE entry, which `size` bytes of the batch, from `position` on, must follow."""
     return _PIECE.pack(
         PIECE, channel, leader_epoch, base_offset, high_watermark, log_start_offset, batch_size, position, size
     )
 
 
 def pack_watermark(channel: int, high_watermark: int, log_start_offset: int) -> bytes:
-    """WATERMARK."""
+    """Return a WATERMARK entry."""
     return _WATERMARK.pack(WATERMARK, channel, high_watermark, log_start_offset)
 
 
 def pack_diverging(subscription: int, epoch: int, end_offset: int) -> bytes:
-    """DIVERGING."""
+    """Return a DIVERGING entry."""
     return _DIVERGING.pack(DIVERGING, subscription, epoch, end_offset)
 
 
 def pack_error(subscription: int, code: ErrorCode, log_start_offset: int = -1, log_end_offset: int = -1) -> bytes:
-    """ERROR."""
+    """Return an ERROR entry."""
     return _ERROR.pack(ERROR, subscription, code, log_start_offset, log_end_offset)
 
 
 class LeaderSide(Protocol):
-    """Takes a follower's entries, in order. A method may raise ProtocolError: the entry makes no sense."""
+    """Takes a follower's entries, in order. A method may raise ProtocolError for an entry that makes no sense."""
 
     def on_fetch(self, fetch: Fetch) -> None: ...
     def on_ack(self, subscription: int, fetch_offset: int, durable_offset: int) -> None: ...
@@ -219,7 +219,7 @@ class LeaderSide(Protocol):
 
 
 class Data(NamedTuple):
-    """Batches of one channel, `batches` a view into the frame."""
+    """Batches of one channel; `batches` is a view into the frame."""
 
     channel: int
     leader_epoch: int
@@ -230,7 +230,7 @@ class Data(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of one batch of `batch_size` bytes, `part` a view into the frame; otherwise as `Data`."""
+    """A part of one batch of `batch_size` bytes; `part` is a view into the frame. Otherwise like `Data`."""
 
     channel: int
     leader_epoch: int
@@ -243,7 +243,7 @@ class Piece(NamedTuple):
 
 
 class FollowerSide(Protocol):
-    """Takes a leader's entries, in order. A method may raise ProtocolError: the entry makes no sense."""
+    """Takes a leader's entries, in order. A method may raise ProtocolError for an entry that makes no sense."""
 
     def on_welcome(self, node_id: NodeId, broker_epoch: BrokerEpoch) -> None: ...
     def on_reject(self, code: ErrorCode, message: str) -> None: ...
@@ -256,10 +256,10 @@ class FollowerSide(Protocol):
 
 
 def read_hello(frame: bytes) -> tuple[Hello, int]:
-    """The hello that opens a stream's first frame, and where the rest of the frame begins.
+    """Return the hello that opens a stream's first frame, and the index at which the rest of the frame begins.
 
     Raises:
-        ProtocolError: it is no hello.
+        ProtocolError: the frame does not begin with a valid hello.
     """
     try:
         kind, version, node_id, target_id, broker_epoch, length = _HELLO.unpack_from(frame)
@@ -273,10 +273,10 @@ def read_hello(frame: bytes) -> tuple[Hello, int]:
 
 
 def read_requests(frame: bytes, side: LeaderSide, position: int = 0) -> None:
-    """Hand a follower's entries to `side`.
+    """Pass a follower's entries to `side`.
 
     Raises:
-        ProtocolError: the frame is not what it says.
+        ProtocolError: the frame is malformed.
     """
     end = len(frame)
     while position < end:
@@ -314,10 +314,10 @@ def _torn(size: int, position: int) -> ProtocolError:
 
 
 def read_replies(frame: bytes, side: FollowerSide) -> None:
-    """Hand a leader's entries to `side`.
+    """Pass a leader's entries to `side`.
 
     Raises:
-        ProtocolError: the frame is not what it says.
+        ProtocolError: the frame is malformed.
     """
     view = memoryview(frame)
     end = len(frame)

@@ -25,26 +25,26 @@ RETRY_MS_MAX = 1000.0
 
 
 class Proposer(Protocol):
-    """A partition whose leadership proposes."""
+    """A partition whose leader proposes ISR changes."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
 
     def is_pending(self, proposal: IsrProposal) -> bool:
-        """The leadership that made the proposal still stands, and waits for what becomes of it."""
+        """True if the leadership that made the proposal lasts, and still waits for the controller's answer to it."""
 
     def isr_answered(self, proposal: IsrProposal, outcome: AlterPartitionOutcome) -> None:
-        """The controller's answer."""
+        """Take the controller's answer to a proposal."""
 
 
 class IsrChanges:
-    """Sends what leaders propose and gives them the answers.
+    """Sends the leaders' proposals to the controller, and passes the answers back.
 
-    A request that failed as a whole was perhaps carried out: its items are sent again (rule B2), after a pause.
+    A request that failed as a whole may have been carried out, so its items are sent again (rule B2), after a pause.
     """
 
     def __init__(self, send: SendAlterPartition, failed: Report) -> None:
-        """`failed` gets errors that nobody foresaw, after which nothing would be proposed any more."""
+        """`failed` takes unexpected errors, after which no proposal would be sent any more."""
         self._send = send
         self._failed = failed
         self._due: dict[Proposer, IsrProposal] = {}
@@ -52,7 +52,7 @@ class IsrChanges:
         self._pause_ms = 0.0
 
     def propose(self, proposer: Proposer, effect: ProposeIsr) -> None:
-        """Carry out what a leader wants: its proposal replaces one of its own that is not sent yet."""
+        """Queue a leader's proposal. It replaces an older one of the same leader that was not sent yet."""
         self._due[proposer] = effect.proposal
         if effect.again:
             self._back_off()
@@ -60,7 +60,7 @@ class IsrChanges:
             self._task = spawn(self._run(), self._failed)
 
     def stop(self) -> asyncio.Task[None] | None:
-        """Send nothing more; returns the task that ends with it, if any."""
+        """Stop sending; return the task that ends with it, if any."""
         task = self._task
         if task is not None:
             task.cancel()

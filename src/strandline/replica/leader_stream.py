@@ -1,9 +1,9 @@
-"""The leader's end of a replication stream: what one follower's broker gets of all partitions that it follows here.
+"""The leader's end of a replication stream: sends one follower's broker the partitions that it follows here.
 
-A push bounded by the follower's credit: data go out as they are appended to subscriptions that are at the log's end
-(one encoded copy serves all followers), and are read from the log in bounded chunks, one subscription after the other,
-for those that lag (`CatchUp`). A batch that is larger than a chunk goes in pieces, so that no frame comes near the
-transport's limit and what is small need not wait for it (schedule 54).
+Data are pushed, bounded by the follower's credit. Subscriptions at the log's end get batches as they are appended (one
+encoded copy serves all followers). For lagging ones, `CatchUp` reads bounded chunks from the log, one subscription
+after the other. A batch larger than a chunk goes in pieces, so that no frame comes near the transport's limit and small
+entries need not wait for it (schedule 54).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from strandline.replica.shared import Shared
 log = structlog.get_logger("strandline.replica")
 
 RUN_BYTES = 4 << 20
-"""Bytes after which another such replica of the stream has its turn. What comes while a slow disk syncs goes to one log
-then, and one more sync covers it."""
+"""Bytes read for one replica that no append waits for before the next one has its turn. While a slow disk syncs, more
+data then go to one log, and one more sync covers them."""
 
 
 class FollowerLink:
     """The stream of one follower's broker. Implements `frames.LeaderSide`.
 
-    Its identity (node id and broker epoch) was given once, when the stream was opened, and checked then.
+    The follower's identity (node id and broker epoch) was checked once, when the stream was opened.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class FollowerLink:
         stream: Stream,
         hello: frames.Hello,
     ) -> None:
-        """`partitions`: all that are hosted here, now and later."""
+        """`partitions`: live mapping of the partitions that are hosted here."""
         self._shared = shared
         self._partitions = partitions
         self._stream = stream
@@ -76,12 +76,12 @@ class FollowerLink:
         self.closed = False
         self._backlog = Backlog()
         self.bytes_out = 0
-        """Batches queued for the follower so far."""
+        """Bytes of batches queued for the follower so far."""
 
     # The stream
 
     async def run(self, first_frame: bytes, position: int) -> None:
-        """Serve the stream to its end. `position`: where the first frame goes on after the hello."""
+        """Serve the stream to its end. `position`: index in the first frame after the hello."""
         writer = asyncio.get_running_loop().create_task(self._write())
         try:
             self._take(first_frame, position)
@@ -126,7 +126,7 @@ class FollowerLink:
         self._queue.clear()
 
     def keep_alive(self, now_ms: float, silence_ms: float, timeout_ms: float) -> None:
-        """Say something after a long silence; give the stream up after a longer one of the other side."""
+        """Send a PING after `silence_ms` without sending; close the stream after `timeout_ms` without receiving."""
         if now_ms - self.received_ms > timeout_ms:
             log.warning("a follower's stream is silent and is given up", follower=self.node_id)
             self.close()
@@ -134,14 +134,14 @@ class FollowerLink:
             self.push(frames.PING_FRAME)
 
     def push(self, piece: bytes) -> None:
-        """Queue one entry."""
+        """Queue one encoded entry."""
         self._queue.append(piece)
         self._signal.set()
 
-    # What the follower says
+    # Messages of the follower
 
     def on_fetch(self, fetch: frames.Fetch) -> None:
-        """Judge a follower's position; only a valid one is recorded (KAFKA-13141, schedule 6)."""
+        """Judge a follower's position; only a valid one counts (KAFKA-13141, schedule 6)."""
         partition = self._partitions.get((fetch.topic_id, fetch.partition))
         if partition is None:
             self.push(frames.pack_error(fetch.subscription, ErrorCode.UNKNOWN_TOPIC_ID))
@@ -185,7 +185,7 @@ class FollowerLink:
         partition.subscribe(subscription, fetch, self.broker_epoch, self.now_ms)
 
     def on_ack(self, subscription: int, fetch_offset: int, durable_offset: int) -> None:
-        """A follower got further. Acknowledgements of subscriptions that have ended are dropped."""
+        """Take a follower's new offsets. Acknowledgements of subscriptions that have ended are dropped."""
         found = self._subscriptions.get(subscription)
         if found is None:
             return
@@ -205,7 +205,8 @@ class FollowerLink:
             self._catch_up.resume_one(sub)
 
     def on_forget(self, subscription: int) -> None:
-        """The follower no longer wants it: it is not waited for, unless it is in the ISR."""
+        """End a subscription that the follower no longer wants; outside of the ISR the replica is not waited for
+        then."""
         found = self._subscriptions.get(subscription)
         if found is not None:
             partition, sub = found
@@ -213,14 +214,14 @@ class FollowerLink:
             partition.follower_gone(sub, self.now_ms)
 
     def on_deleted(self, subscription: int, log_start_offset: int) -> None:
-        """A follower has durably deleted what we had deleted."""
+        """Take a follower's new durable log start."""
         found = self._subscriptions.get(subscription)
         if found is not None:
             partition, sub = found
             partition.follower_deleted(sub, log_start_offset, self.now_ms)
 
     def on_credit(self, size: int) -> None:
-        """More may be sent."""
+        """Add `size` bytes to what may be sent."""
         self._credit += size
         if self._catch_up:
             self._signal.set()
@@ -235,7 +236,7 @@ class FollowerLink:
             self._signal.set()  # others may have waited until its batch had gone in pieces
 
     def ended(self, subscription: Subscription, code: ErrorCode) -> None:
-        """The leadership under a subscription is over."""
+        """End a subscription because the leadership under it ended, and tell the follower `code`."""
         self._catch_up.drop(subscription)
         self._forget_backlog(subscription)
         if self._subscriptions.pop(subscription.id, None) is not None:
@@ -245,9 +246,9 @@ class FollowerLink:
 
     def offer(self, subscription: Subscription, appended: AppendResult, entry: bytes) -> bytes:
         """Queue just appended batches for a subscription that is at the end of the log and has credit, if they are no
-        more than two chunks, and the quota has room for a throttled one. Else it catches up from the log later.
+        more than two chunks, and the quota has room for a throttled one. Otherwise it catches up from the log later.
 
-        `entry`: the batches as the link of another follower has encoded them, or b"". Returns the same for the next.
+        `entry`: the batches as another follower's link encoded them, or b"". Return the entry for the next link.
         """
         if subscription.lagging:
             return entry
@@ -279,8 +280,9 @@ class FollowerLink:
         return entry
 
     def _next_frame(self) -> bytes | None:
-        """Next frame for the follower, made of what was queued; None: nothing was. With lagging subscriptions, every
-        other frame reads a chunk for one of them first, so that neither they nor those at the end starve."""
+        """Return the next frame for the follower, made of queued entries; None if nothing is queued. While
+        subscriptions lag, every other frame first reads a chunk for one of them, so that neither they nor those at the
+        end starve."""
         queue = self._queue
         if self._catch_up and self._credit > 0 and (self._catch_up_is_next or not queue):
             self._catch_up.turn(self._credit)
@@ -299,8 +301,8 @@ class FollowerLink:
         return b"".join(pieces)
 
     def _is_throttled(self, subscription: Subscription) -> bool:
-        """The leader's quota is for it: the topic says so, and no commit waits for it (KIP-73). One waits for the ISR,
-        and for who is about to join it: clients would wait, too."""
+        """True if the leader's quota applies (KIP-73): the topic lists the replica, and no commit waits for it. Commits
+        wait for the ISR and for replicas about to join it; throttling those would make clients wait."""
         core, follower = subscription.core, subscription.follower
         # rule A21/the-isr-is-throttled
         if follower.in_maximal_isr or not self._subscriptions[subscription.id][0].state.leader_throttled:
@@ -309,13 +311,13 @@ class FollowerLink:
         return not core.waits_for(follower, self._shared.clock.monotonic_ms())
 
     def _is_waited_for(self, subscription: Subscription) -> bool:
-        """A commit may wait for it: it is in the ISR, or about to join it."""
+        """True if a commit may wait for the follower: it is in the ISR, or about to join it."""
         return subscription.core.waits_for(subscription.follower, self._shared.clock.monotonic_ms())
 
     def _allowance(self, subscription: Subscription) -> int:
-        """Bytes that may be read for a subscription now. One for which nobody waits gets little at a time, and nothing
-        while its broker has much to sync; a throttled one no more than the quota brings in a second, and 0 while it is
-        used up. A batch of which a part has gone goes to its end: others wait for that."""
+        """Return the bytes that may be read for a subscription now. A replica that no commit waits for gets a small
+        chunk, and nothing while its broker has much to sync; a throttled one at most what the quota allows in a second,
+        and nothing while it is used up. A batch sent in part is sent to its end, as others wait for that."""
         if subscription.sent_bytes or self._is_waited_for(subscription):
             return self._chunk_bytes
         if not self._backlog.has_room:  # rule B50/a-disk-gets-more-than-it-takes
@@ -330,7 +332,8 @@ class FollowerLink:
         return 0
 
     def _keeps_turn(self, subscription: Subscription) -> bool:
-        """Nobody waits for it, and no quota shares what there is out among all."""
+        """True if a subscription may go on for `RUN_BYTES`: no commit waits for it, and it shares no quota with
+        others."""
         return not self._is_waited_for(subscription) and not self._is_throttled(subscription)
 
     def _forget_backlog(self, subscription: Subscription) -> None:
@@ -338,7 +341,7 @@ class FollowerLink:
             self._catch_up.resume()
 
     def _queue_data(self, subscription: Subscription, read: LogRead | BatchPart) -> None:
-        """Queue whole batches, or a part of one, that were read for a follower that lags."""
+        """Queue whole batches, or a part of one, that were read for a lagging follower."""
         core, plog, size = subscription.core, subscription.log, len(read.data)
         where = {"high_watermark": core.high_watermark, "log_start_offset": plog.log_start_offset, "size": size}
         place = (subscription.channel, core.leader_epoch, read.first_offset)
@@ -355,14 +358,15 @@ class FollowerLink:
         self.push(header + read.data)
 
     def _count(self, subscription: Subscription, size: int) -> None:
-        """Count batches that were queued."""
+        """Count `size` bytes of batches that were queued."""
         self._credit -= size
         self.bytes_out += size
         if self.node_id in self._subscriptions[subscription.id][0].state.adding:
             self._shared.counters.reassigned_out_bytes += size
 
     def _cannot_read(self, subscription: Subscription, error: KafkaError | StorageError) -> None:
-        """Retention overtook the follower (it shall start anew), or the disk failed."""
+        """End a subscription whose log cannot be read: retention overtook the follower (it starts anew), or the disk
+        failed."""
         if not subscription.live:
             return
         partition, _ = self._subscriptions[subscription.id]
@@ -382,10 +386,10 @@ class FollowerLink:
 class CatchUp:
     """The lagging subscriptions of one stream.
 
-    `allowance(subscription)` says how many bytes may be read for one now: none, and it waits until `resume`.
-    `keeps_turn(subscription)`: it goes on for `RUN_BYTES` before others have their turn.
-    `take(subscription, read)` queues what was read for the follower, and `failed(subscription, error)` gets what a
-    read raised; `wake` says that there may be more to send; `fatal` gets errors that nobody foresaw.
+    `allowance(subscription)` returns the bytes that may be read for it now; at 0 it waits until `resume`.
+    `keeps_turn(subscription)` tells whether it goes on for `RUN_BYTES` before others have their turn.
+    `take(subscription, read)` queues data for the follower; `failed(subscription, error)` takes the error of a read;
+    `wake()` tells that there may be more to send; `fatal` takes unexpected errors.
 
     Invariants:
     - at most one read waits for the disk;
@@ -407,7 +411,7 @@ class CatchUp:
         self._allowance = allowance
         self._keeps_turn = keeps_turn
         self._run_bytes = 0
-        """Bytes read for the subscription that keeps its turn."""
+        """Bytes read in a row for the subscription that keeps its turn."""
         self._take = take
         self._failed = failed
         self._wake = wake
@@ -418,28 +422,28 @@ class CatchUp:
         self._cold_read: asyncio.Task[None] | None = None
 
     def __bool__(self) -> bool:
-        """True if a subscription waits for its turn."""
+        """True if a subscription waits for its turn to read."""
         return bool(self._lagging)
 
     def add(self, subscription: Subscription) -> None:
-        """Catch up from the log for a subscription: nothing else is queued for it until it is at the log's end."""
+        """Read the log for a subscription from now on; nothing else is queued for it until it is at the log's end."""
         subscription.lagging = True
         self._lagging.append(subscription)
         self._wake()
 
     def drop(self, subscription: Subscription) -> None:
-        """Forget a subscription: its follower wants nothing of it any more."""
+        """Forget a subscription that its follower no longer wants."""
         self._held.pop(subscription, None)
 
     def resume(self) -> None:
-        """Give those that were allowed nothing their turn again."""
+        """Give all subscriptions that were allowed nothing their turn again."""
         if self._held:
             self._lagging.extend(self._held)
             self._held.clear()
             self._wake()
 
     def resume_one(self, subscription: Subscription) -> None:
-        """Give a subscription its turn again, if it was allowed nothing."""
+        """Give a subscription that was allowed nothing its turn again."""
         if subscription in self._held:
             del self._held[subscription]
             self._lagging.append(subscription)
@@ -453,9 +457,9 @@ class CatchUp:
         self._held.clear()
 
     def turn(self, credit: int) -> None:
-        """Read one chunk, or as much as the credit allows, for the subscription whose turn it is. Those whose bytes are
-        cold are passed over, and so are those that are allowed nothing, or whose next batch must wait until another's
-        has gone in pieces."""
+        """Read one chunk, or less if the credit is smaller, for the next subscription. Passed over are those whose
+        bytes are cold (not in memory), those that are allowed nothing, and those whose next batch has to wait for
+        another that goes in pieces."""
         for _ in range(len(self._lagging)):
             subscription = self._lagging.popleft()
             if not subscription.live:
@@ -479,8 +483,8 @@ class CatchUp:
                 self._lagging.append(subscription)
 
     def _read(self, subscription: Subscription, room: int) -> LogRead | BatchPart | None:
-        """The next whole batches, or a part of the next one where that is larger than a chunk. No data where there are
-        none, or another's batch goes in pieces now. None: cold."""
+        """Read the next whole batches, or a part of the next one if it is larger than a chunk. Returns no data at the
+        log's end, or while another batch goes in pieces. None: the bytes are cold."""
         plog, offset, chunk = subscription.log, subscription.next_offset, self._chunk_bytes
         if not subscription.sent_bytes:
             # rule B16/large-batches-in-one-frame-to-who-lags
@@ -490,7 +494,7 @@ class CatchUp:
         return plog.read_part(offset, subscription.sent_bytes, chunk, subscription.sent_crc)
 
     async def _read_cold(self, subscription: Subscription, room: int) -> None:
-        """`_read` off the loop; the others go on meanwhile."""
+        """Do what `_read` does, off the loop; other subscriptions go on meanwhile."""
         try:
             read = await self._read_waiting(subscription, room)
         except (KafkaError, StorageError) as error:
@@ -512,14 +516,14 @@ class CatchUp:
         return await plog.read_part_cold(offset, subscription.sent_bytes, chunk, subscription.sent_crc)
 
     def _may_go_in_pieces(self, subscription: Subscription) -> bool:
-        """True if there is a next batch, and no other's is on its way in pieces."""
+        """True if there is a next batch, and no other batch is being sent in pieces."""
         current = self._in_pieces
         free = current is None or current is subscription or not current.live
         # rule B16/two-batches-in-pieces-at-once
         return free and subscription.next_offset < subscription.log.log_end_offset
 
     def _sent(self, subscription: Subscription, read: LogRead | BatchPart) -> bool:
-        """Hand over what was read; False if there was nothing, or it may not go now."""
+        """Pass on what was read. Return False if there was nothing, or if it may not be sent now."""
         if isinstance(read, BatchPart) and not self._may_go_in_pieces(subscription):
             read = LogRead(b"", read.first_offset, read.first_offset)  # another's began while the disk was waited for
         if read.data:

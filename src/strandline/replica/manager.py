@@ -1,7 +1,7 @@
-"""The replicas of one broker: what it leads, what it follows, and what they are asked for.
+"""The replicas of one broker: the partitions that it leads and follows, and the requests to them.
 
-One loop, no task, timer or lock a partition: streams by pair of brokers, one sync in flight, one sweep, dirty sets
-drained once a turn.
+Everything runs in one event loop; no partition has a task, timer or lock of its own. There is one stream for each pair
+of brokers, one sync in flight, one periodic sweep, and sets of changed partitions that are handled once a turn.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from strandline.replica.tiering import Tiering, TierParts, TierReads
 from strandline.replica.upkeep import Upkeep
 
 _NONE = ListedOffset(ErrorCode.NONE)
-"""There is no such record."""
+"""Result for a lookup that found no record."""
 
 _NOT_AVAILABLE = "a new leader does not know yet how far its records are committed"
 
@@ -71,14 +71,14 @@ NOT_HOSTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not host the p
 class ReplicaManager:
     """Hosts this broker's partitions.
 
-    Metadata come in by `apply`, in order; clients' requests by `append`, `read`, `list_offset` and `epoch_end_offset`;
-    other brokers by the stream handler. ISR changes go out by `send_alter_partition`.
+    Metadata come in through `apply`, in order; clients' requests through `append`, `read`, `list_offset` and
+    `epoch_end_offset`; other brokers' through the stream handler. ISR changes go out through `send_alter_partition`.
 
-    It is a map of partitions, with what they share: the streams, the syncer and the sweep. What happens to a partition
-    is decided and done in `Partition`; reads are answered here, within bounds that are taken once (schedule 17).
+    It is a map of partitions, with what they share: the streams, the syncer and the sweep. `Partition` decides and does
+    what concerns one partition; reads are answered here, within limits that are taken once (schedule 17).
 
-    `on_change` is called when the controller is to hear at once of something: a replica cannot be served any more, or
-    nobody leads it, or the disk is full, or has room again. `on_fatal` is told when this node must stop: the first disk
+    `on_change` is called when the controller must hear of something at once: a replica can no longer be served or has
+    no leader, or the disk is full or has room again. `on_fatal` is called when this node must stop: the first disk
     refuses to sync, or an invariant broke. `log_dirs` stays the caller's: close it after `close`.
     """
 
@@ -162,8 +162,8 @@ class ReplicaManager:
         self.compactor.start()
 
     async def close(self, clean: bool) -> None:
-        """Stop serving: end the streams, answer who waits, finish syncs and deletions; write the high watermarks down
-        if `clean`. The log directory is left to its owner."""
+        """Stop serving: end the streams, answer waiting requests, finish syncs and deletions; write the high watermarks
+        to disk if `clean`. The log directories stay open."""
         self._upkeep.stop()
         shared = self._shared
         shared.watermarks.stop()
@@ -192,12 +192,12 @@ class ReplicaManager:
 
     @property
     def broker_epoch(self) -> BrokerEpoch:
-        """Names this process's registration; NO_BROKER_EPOCH before that."""
+        """Broker epoch of this process's registration; NO_BROKER_EPOCH before it."""
         return self._shared.broker_epoch
 
     @property
     def trace(self) -> RequestTrace | None:
-        """Trace of the stages of requests; None unless somebody asked for it."""
+        """Trace of the stages of requests; None unless one was set."""
         return self.directories.trace
 
     @trace.setter
@@ -206,17 +206,17 @@ class ReplicaManager:
 
     @property
     def config(self) -> ReplicaConfig:
-        """Settings of replication, as they are now."""
+        """Settings of replication that hold now."""
         return self._shared.config
 
     def set_flush_policy(self, policy: str) -> None:
-        """Set `ReplicaConfig.flush_policy`, known only once the metadata are. Call it before the first `apply`."""
+        """Set `ReplicaConfig.flush_policy`, which the metadata decide. Call this before the first `apply`."""
         ensure(not self._partitions, "OneFlushPolicy", policy=policy)
         self._shared.config = self._shared.config.replaced(flush_policy=policy)
 
     def reconfigure(self, config: ReplicaConfig) -> None:
-        """Other settings of compaction, scrub or reserve count from now on, also for what waits or is under way. A pass
-        of compaction keeps the memory that it has. Cheap where nothing changed."""
+        """Apply changed settings of compaction, scrub and reserve, also to work that waits or is under way. A
+        compaction pass under way keeps its memory. Cheap if nothing changed."""
         if vars(config) == vars(self._shared.config):
             return
         self._shared.config = config
@@ -226,13 +226,13 @@ class ReplicaManager:
         self._shared.pauses.wake()
 
     def set_broker_epoch(self, epoch: BrokerEpoch) -> None:
-        """Note that this process is registered (anew): streams introduce it by that epoch from now on."""
+        """Set this process's broker epoch after it registered (again); streams are opened again under a new epoch."""
         if epoch != self._shared.broker_epoch:
             self._shared.broker_epoch = epoch
             self._streams.reconnect()
 
     def stream_handlers(self) -> dict[str, StreamHandler]:
-        """Handlers that the node's internal listener has to serve, by method."""
+        """Return the stream handlers that the node's internal listener has to serve, by method."""
         return {STREAM_METHOD: self._streams.serve}
 
     # Metadata
@@ -243,28 +243,29 @@ class ReplicaManager:
         deleted: Sequence[TopicIdPartition],
         brokers: Mapping[NodeId, BrokerState],
     ) -> None:
-        """Committed metadata changed, in the order of their offsets.
+        """Apply changed committed metadata; calls come in the order of their offsets.
 
-        Logs that are made for them may come later (`PartitionSet`, `on_hosted`); until then `partition` has nothing.
+        The log of a new partition may be made after this returns (`PartitionSet`, `on_hosted`); until then `partition`
+        returns None for it.
 
         Args:
-            changes: every partition that changed and has, or had, a replica here. The first call names all of them.
+            changes: every changed partition that has, or had, a replica here. The first call names all of them.
             deleted: partitions of deleted topics.
-            brokers: all registered brokers, as they are now.
+            brokers: all brokers that are registered now.
         """
         if self._set.apply(changes, deleted, brokers):
             self._streams.brokers_changed(self._set.brokers)
         self._streams.drop_idle()
-        self.leader_throttle.wake()  # topics may list others now
+        self.leader_throttle.wake()  # topics may list other throttled replicas now
         self.follower_throttle.wake()
 
     def on_hosted(self, hosted: Callable[[TopicPartition], None]) -> None:
-        """Call `hosted` with each partition that is hosted only after `apply` has returned: there were many logs to
-        make, or an older one to delete."""
+        """Call `hosted` with each partition whose log is made only after `apply` has returned, because many logs had to
+        be made or an older one deleted."""
         self._set.on_hosted = hosted
 
     def set_throttled_rates(self, leader: int, follower: int) -> None:
-        """Set what this broker may send to throttled replicas, and fetch for its own, in bytes a second (KIP-73)."""
+        """Set the bytes a second that this broker may send to throttled replicas, and fetch for its own (KIP-73)."""
         self.leader_throttle.set_limit(leader)
         self.follower_throttle.set_limit(follower)
 
@@ -277,7 +278,8 @@ class ReplicaManager:
 
     @property
     def packs_anew(self) -> bool:
-        """A topic here has, or had, a codec of its own (`compression.type`)."""
+        """True if a topic here has, or had, a codec of its own (`compression.type`), so that batches may be
+        recompressed."""
         return self._set.packs_anew
 
     def append(
@@ -289,10 +291,10 @@ class ReplicaManager:
         verification: Verification | None = None,
     ) -> Append | None:
         """Append a client's batches as leader. `done` is called exactly once: before this returns for errors and for
-        acks 0 and 1 (then None is returned), or when the high watermark has passed them.
+        acks 0 and 1 (then None is returned), or when the high watermark has passed the batches.
 
-        `batches` must be writable: offsets and epoch are set in place. Nothing looks at it after this returns.
-        `verification`: of the first batch of a transaction here (`PartitionLog.begin_verification`).
+        `batches` must be writable: offsets and leader epoch are set in place. It is not used after this returns.
+        `verification`: that of the transaction's first batch here (`PartitionLog.begin_verification`).
         Errors are those of `Append`, of `Partition.refusal` and of `PartitionLog.append_as_leader`.
         """
         partition = self._partitions.get(tp)
@@ -312,10 +314,10 @@ class ReplicaManager:
     def append_marker(
         self, tp: TopicPartition, marker: Marker, transaction_version: int, done: AppendDone, *, leader_epoch: int = -1
     ) -> Append | None:
-        """End a producer's transaction as leader, as with acks=all: `done` is called exactly once, before this returns
-        for errors (then None is returned), or when the high watermark has passed the marker.
+        """Write the marker that ends a producer's transaction, as leader and as with acks=all. `done` is called exactly
+        once: before this returns for errors (then None is returned), or when the high watermark has passed the marker.
 
-        `transaction_version`: of the protocol of the transaction. `leader_epoch`: of the leadership that the marker was
+        `transaction_version`: version of the transaction's protocol. `leader_epoch`: leadership that the marker was
         sent to; -1: any. Errors are those of `Append`, of `Partition.refusal`
         and of `PartitionLog.append_marker`.
         """
@@ -330,8 +332,8 @@ class ReplicaManager:
             raise
 
     def note_refusal(self, topic: str | TopicId, index: int, batches: memoryview, code: ErrorCode) -> None:
-        """A client's batches are refused before they are written: see `Partition.note_refusal`. `topic` is as the
-        client named it."""
+        """Note that a client's batches are refused before they are written (see `Partition.note_refusal`). `topic`:
+        name or id, whichever the client sent."""
         partition = self._partitions.get(TopicPartition(topic, index)) if isinstance(topic, str) else None
         if partition is not None:
             partition.note_refusal(batches, code)
@@ -352,13 +354,12 @@ class ReplicaManager:
         any_replica: bool = False,
         min_one_batch: bool = True,
     ) -> ReadOutcome | None:
-        """Batches from the one that holds `offset` on; None: not in memory, or in the object store; ask `read_cold`.
-        On the leader, or with `any_replica` on a follower too, up to the high watermark that it knows (KIP-392).
+        """Return batches from the one that holds `offset` on; None if they are not in memory (call `read_cold`). With
+        `any_replica` a follower answers, too, up to the high watermark that it knows (KIP-392).
 
-        At most `max_bytes`, but one batch at least if `min_one_batch`. With `committed_only` nothing at or beyond the
-        high watermark, else up to the log end. With `read_committed` nothing at or beyond the last stable offset, and
-        the aborted transactions of what was read. Errors: OFFSET_OUT_OF_RANGE outside of the log, those of
-        `Partition.refusal`, KAFKA_STORAGE_ERROR.
+        At most `max_bytes`, but at least one batch if `min_one_batch`. With `committed_only` up to the high watermark,
+        else up to the log end. With `read_committed` up to the last stable offset, with the aborted transactions of the
+        data. Errors: OFFSET_OUT_OF_RANGE outside of the log, those of `Partition.refusal`, KAFKA_STORAGE_ERROR.
         """
         partition = self._partitions.get(tp)
         if partition is None:
@@ -401,7 +402,7 @@ class ReplicaManager:
         any_replica: bool = False,
         min_one_batch: bool = True,
     ) -> ReadOutcome:
-        """`read`, off the event loop where the bytes are cold."""
+        """Read as `read` does, from the object store or, off the event loop, from disk."""
         partition = self._partitions.get(tp)
         if partition is None:
             return ReadOutcome(*NOT_HOSTED)
@@ -443,8 +444,8 @@ class ReplicaManager:
             return _outcome(partition, high_watermark, stable, found.data, found.next_offset, aborted=aborted)
 
     def delete_records(self, tp: TopicPartition, offset: int, done: DeletionDone) -> PendingDeletion | None:
-        """Delete what lies below `offset` (TO_HIGH_WATERMARK: everything committed), as leader. `done` is called once:
-        at once with an error, or when every replica in sync has durably done it.
+        """Delete the records below `offset` (TO_HIGH_WATERMARK: all committed ones), as leader. `done` is called once:
+        at once with an error, or when every in-sync replica has durably deleted them.
 
         Errors are those of `Partition.refusal`, OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR.
         """
@@ -455,7 +456,7 @@ class ReplicaManager:
         return None
 
     def on_high_watermark(self, tp: TopicPartition, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` once, when the partition's high watermark rises or its role changes. Returns how to withdraw.
+        """Call `wake` once, when the high watermark rises or the role changes. Returns a function that withdraws it.
 
         For a partition that is not hosted here `wake` is called in the next turn of the loop.
         """
@@ -465,8 +466,8 @@ class ReplicaManager:
         return partition.watchers.add(wake)
 
     def on_last_stable_offset(self, tp: TopicPartition, wake: Callable[[], None]) -> Callable[[], None]:
-        """`on_high_watermark` for readers of committed transactions: `wake` is called once the last stable offset
-        rises, not for each record of a transaction that is open."""
+        """Like `on_high_watermark`, for read_committed readers: `wake` is called when the last stable offset rises, not
+        for each record of an open transaction."""
         partition = self._partitions.get(tp)
         if partition is None:
             return asyncio.get_running_loop().call_soon(wake).cancel
@@ -475,11 +476,11 @@ class ReplicaManager:
     def list_offset(
         self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1, read_committed: bool = False
     ) -> ListedOffset | None:
-        """The first committed offset whose record is not older than `timestamp` (ms), or Kafka's special ones: -1 the
-        high watermark, -2 the log start, -3 the record with the largest timestamp, -4 the start of what is on the disk
-        (KIP-405), -5 the last record in the object store (KIP-1005), -6 the first that is to be copied there
-        (KIP-1023). None: the object store has to be asked (`list_offset_cold`). With `read_committed` the last stable
-        offset stands for the high watermark.
+        """Return the first committed offset whose timestamp is not below `timestamp` (ms). Special values: -1 the high
+        watermark, -2 the log start, -3 the record with the largest timestamp, -4 the first offset on the leader's disk
+        (KIP-405), -5 the last record in the object store (KIP-1005), -6 the first that is not copied there yet
+        (KIP-1023). None: the object store must be read (call `list_offset_cold`). With `read_committed` the last stable
+        offset replaces the high watermark.
 
         OFFSET_NOT_AVAILABLE while a new leader does not know the end of what is committed (rule B7, stale HW).
         """
@@ -516,7 +517,7 @@ class ReplicaManager:
     async def list_offset_cold(
         self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1, read_committed: bool = False
     ) -> ListedOffset:
-        """`list_offset`, with what lies in the object store."""
+        """Do what `list_offset` does, and read the object store if needed."""
         partition = self._partitions.get(tp)
         if partition is None:
             return ListedOffset(*NOT_HOSTED)
@@ -542,8 +543,8 @@ class ReplicaManager:
         return ListedOffset(ErrorCode.NONE, "", tiered.offset, tiered.timestamp_ms, tiered.leader_epoch)
 
     def epoch_end_offset(self, tp: TopicPartition, *, current_leader_epoch: int, epoch: int) -> EpochEnd:
-        """The largest leader epoch not above `epoch`, and where it ends. If all that is left is of larger ones, `epoch`
-        itself, and where the partition begins (KIP-320, rule B33)."""
+        """Return the largest leader epoch not above `epoch`, and its end offset. If all remaining records are of larger
+        epochs: `epoch` itself, with the partition's start as its end (KIP-320, rule B33)."""
         partition = self._partitions.get(tp)
         if partition is None:
             return EpochEnd(*NOT_HOSTED)
@@ -565,7 +566,7 @@ class ReplicaManager:
     # Status
 
     def partition(self, tp: TopicPartition) -> Partition | None:
-        """The hosted partition."""
+        """Return the partition if it is hosted here, else None."""
         return self._partitions.get(tp)
 
     def waits_for_log(self, tp: TopicPartition) -> bool:
@@ -573,17 +574,17 @@ class ReplicaManager:
         return self._set.waits_for_log(tp)
 
     def leader_of(self, tp: TopicPartition) -> NodeId | None:
-        """Leader of a hosted partition (NO_NODE: nobody leads it); None if it is not hosted here."""
+        """Return the leader of a hosted partition (NO_NODE if it has none); None if it is not hosted here."""
         partition = self._partitions.get(tp)
         return None if partition is None else partition.state.leader
 
     def hosted(self) -> list[ReplicaStatus]:
-        """Every hosted partition."""
+        """Return the status of every hosted partition."""
         now_ms = self._shared.clock.monotonic_ms()
         return [partition.status(now_ms) for partition in self._partitions.values()]
 
     def with_open_transactions(self) -> list[Partition]:
-        """Led partitions in which a transaction is open."""
+        """Return the led partitions that have an open transaction."""
         return [
             partition
             for partition in self._partitions.values()
@@ -591,34 +592,34 @@ class ReplicaManager:
         ]
 
     def lost_leaders(self, within_ms: float) -> list[NodeId]:
-        """Leaders followed here whose stream broke in the last `within_ms` and could not be opened again: they may be
-        dead, and the metadata do not say so yet."""
+        """Return leaders followed here whose stream broke in the last `within_ms` and could not be opened again. They
+        may be dead before the metadata say so."""
         return self._streams.lost_leaders(self._shared.clock.monotonic_ms() - within_ms)
 
     def under_replicated(self) -> int:
-        """Led partitions whose ISR lacks a replica."""
+        """Return the number of led partitions whose ISR lacks a replica."""
         return sum(1 for core in self._leaders() if core.under_replicated)
 
     def reassigning(self) -> int:
-        """Led partitions that are on their way to other brokers (KIP-455)."""
+        """Return the number of led partitions with a reassignment under way (KIP-455)."""
         return sum(1 for core in self._leaders() if core.is_moving)
 
     def under_min_isr(self) -> int:
-        """Led partitions that cannot commit."""
+        """Return the number of led partitions whose ISR is below min.insync.replicas, so that they cannot commit."""
         return sum(1 for core in self._leaders() if core.under_min_isr)
 
     @property
     def replicated_out_bytes(self) -> int:
-        """Batches sent to followers since the start."""
+        """Bytes of batches sent to followers since the start."""
         return self._streams.bytes_out
 
     def _leaders(self) -> Iterable[LeaderCore]:
         return [partition.leader for partition in self._partitions.values() if partition.leader is not None]
 
-    # The disk, and what must not happen
+    # Failures of a disk, and internal errors
 
     def fatal(self, error: BaseException) -> None:
-        """Stop the node: something broke that must not."""
+        """Stop the node, because of an internal error."""
         self._on_fatal(error if isinstance(error, Exception) else FatalError(f"replication ended: {error!r}"))
 
     def _raise_tier_start(self, partition: Partition, offset: int) -> None:
@@ -629,7 +630,7 @@ class ReplicaManager:
         self._set.make_missing_logs()
 
     def _synced(self, logs: list[PartitionLog]) -> None:
-        """A group of logs is durable up to where each stood when the sync began."""
+        """Tell the partitions of a group of logs that more is durable: up to each log's end when the sync began."""
         for plog in logs:
             partition = self._partitions.get(plog.topic_partition)
             if partition is not None and partition.log is plog:
@@ -650,8 +651,8 @@ class ReplicaManager:
                 self.directory_failed(path, f"the disk refuses to sync {path}: {whole}")
 
     def directory_failed(self, path: str, why: str) -> None:
-        """Give up a log directory that cannot be relied on: the replicas in it are offline, the others go
-        on. The node has to stop where it is the first one, which has the metadata log."""
+        """Give up a log directory that cannot be relied on: its replicas go offline, those in other directories go on.
+        If it is the first directory, which has the metadata log, the node has to stop."""
         directory = self.directories.at(path)
         if path == self.log_dirs.first.path:  # schedule 56/a-failed-disk-stops-the-node
             self._on_fatal(FatalError(why))
@@ -671,7 +672,7 @@ def _limit(core: LeaderCore | FollowerCore, log: PartitionLog, committed_only: b
 
 
 def _tiered_at(partition: Partition, offset: int) -> TieredSegment | None:
-    """The segment in the object store from which `offset` is read; None: from the log, which has all that it can."""
+    """Return the object store's segment that holds `offset`; None if `offset` is read from the log on disk."""
     log = partition.log
     return partition.state.tier.find(offset) if log is not None and offset < log.log_start_offset else None
 
@@ -699,7 +700,7 @@ def _failed(partition: Partition, failure: KafkaError, offset: int, high_waterma
 
 
 def _may_be_tiered(partition: Partition, offset: int) -> bool:
-    """A follower whose log the leader has cut, and whom the metadata have not reached that say what was copied."""
+    """True on a follower that has deleted `offset` from its disk, if metadata that name its copy may still come."""
     log, state = partition.log, partition.state
     if partition.follower is None or log is None or not state.log_config.remote_storage:
         return False
@@ -707,7 +708,8 @@ def _may_be_tiered(partition: Partition, offset: int) -> bool:
 
 
 def _failed_in_tier(partition: Partition, failure: KafkaError, offset: int, high_watermark: int) -> ReadOutcome:
-    """The object store did not give it. Retention may have been quicker."""
+    """Return the error of a read in the object store: OFFSET_OUT_OF_RANGE if retention has deleted `offset`
+    meanwhile."""
     code, start = failure.code, partition.log_start_offset
     if _tiered_at(partition, offset) is None and offset < start:
         code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -715,7 +717,7 @@ def _failed_in_tier(partition: Partition, failure: KafkaError, offset: int, high
 
 
 def _end(core: LeaderCore, log: PartitionLog, read_committed: bool) -> int:
-    """The end of what such a reader may read."""
+    """Return the offset up to which a reader may read, by its isolation level."""
     # rule C13/times-of-open-transactions
     return log.last_stable_offset(core.high_watermark) if read_committed else core.high_watermark
 
@@ -723,7 +725,7 @@ def _end(core: LeaderCore, log: PartitionLog, read_committed: bool) -> int:
 def _by_time(
     partition: Partition, core: LeaderCore, log: PartitionLog, timestamp: int, read_committed: bool
 ) -> ListedOffset:
-    """From the log on the disk."""
+    """Look a timestamp up in the log on disk."""
     end = _end(core, log, read_committed)
     try:
         if timestamp == MAX_TIMESTAMP:
@@ -742,7 +744,7 @@ def _by_time(
 
 
 def _epoch_at(partition: Partition, offset: int) -> int:
-    """The leader epoch of the record at `offset`; -1: not known."""
+    """Return the leader epoch of the record at `offset`; -1 if it is not known."""
     segment = _tiered_at(partition, offset)
     if segment is not None:
         return max((one.epoch for one in segment.epochs if one.start_offset <= offset), default=-1)

@@ -1,7 +1,7 @@
-"""Moving replicas between log directories of this broker (KIP-113): a copy grows until it takes the log's place.
+"""Moves of replicas between log directories of this broker (KIP-113): a copy grows until it replaces the log.
 
-One copy grows at a time, in the order of the asking; one that has to wait lets the next go on. A start forgets what was
-under way (`strandline.log.future` says what counts then).
+One copy grows at a time, in the order of the requests; a move that has to wait lets the next go on. A start forgets the
+moves under way (`strandline.log.future` says which log counts then).
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from strandline.replica.streams import Streams
 log = structlog.get_logger("strandline.replica")
 
 CHUNK_BYTES = 1 << 20
-"""Copied in one turn of the loop."""
+"""Bytes copied in one turn of the loop."""
 
 HELD_BYTES = 4 << 20
-"""The most that is copied while the partition is held; if more has come meanwhile the copy goes on first."""
+"""Maximum bytes copied while the partition is held; if more have been appended, the copy goes on first."""
 
 SYNC_BYTES = 32 << 20
 """Bytes copied between two syncs, so that the last sync, for which the partition is held, is short."""
 
 WAIT_MS = 500
-"""A copy that cannot go on (rot in the log, a disk that is busy, a swap of segments) is tried again after that."""
+"""Pause before a copy that cannot go on (rot in the log, a busy disk, a swap of segments) is tried again."""
 
 _MOVABLE = (Role.LEADER, Role.FOLLOWER, Role.IDLE)
 
 
 @dataclass(slots=True, eq=False)
 class Move:
-    """Move of a replica that is under way.
+    """A replica's move that is under way.
 
     Attributes:
-        target: where to.
+        target: log directory to move to.
         future: the copy; None before it is begun (anew).
-        not_before_ms: it has to wait until then, by the monotonic clock.
+        not_before_ms: monotonic time until which the move has to wait.
         unsynced: bytes copied since the last sync.
     """
 
@@ -79,11 +79,11 @@ class Move:
 
 
 class Mover:
-    """The moves of this broker.
+    """The moves of this broker's replicas.
 
     Invariants:
     - a replica is on its way to one directory at most;
-    - the log that a partition has is the one that counts at a start; both change within one turn of the loop.
+    - a partition's log is the one that a start would use; both change within one turn of the loop.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class Mover:
         self.moves: dict[TopicPartition, Move] = {}
 
     def ask(self, tp: TopicPartition, path: str) -> None:
-        """Begin to move a replica to the log directory at `path`. Where it is there already, a move that is under way
-        is given up.
+        """Begin to move a replica to the log directory at `path`. If the replica is in it already, give up a move that
+        is under way.
 
         Raises:
-            KafkaError: LOG_DIR_NOT_FOUND for a directory that is not in log.dirs or is offline, REPLICA_NOT_AVAILABLE
-                without a replica here, KAFKA_STORAGE_ERROR for one that is offline or rotten, or finds no room.
+            KafkaError: LOG_DIR_NOT_FOUND if the directory is not in log.dirs or is offline, REPLICA_NOT_AVAILABLE if
+                this broker has no replica, KAFKA_STORAGE_ERROR if the replica is offline or rotten, or finds no room.
         """
         target = self._log_dirs.target(tp, path)
         partition = self._partitions.get(tp)
@@ -150,7 +150,7 @@ class Mover:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Give up what is under way; the tasks that end now."""
+        """Give up all moves; return the tasks that end now."""
         self._stopped = True
         ending = [*self._deletions, *(task for task in (self._task,) if task is not None)]
         for task in ending:
@@ -160,7 +160,7 @@ class Mover:
         self.moves.clear()
         return ending
 
-    # One after the other
+    # Steps of a move
 
     async def _run(self) -> None:
         shared = self._shared
@@ -178,7 +178,7 @@ class Mover:
             self._task = None
 
     async def _go_on(self, move: Move) -> int:
-        """Do one step of the move; returns the bytes copied."""
+        """Do one step of the move; return the bytes copied."""
         try:
             return await self._step(move)
         except NoSpaceLeft as error:
@@ -198,7 +198,7 @@ class Mover:
         move.not_before_ms = self._shared.clock.monotonic_ms() + WAIT_MS
 
     def _current(self, move: Move) -> PartitionLog | None:
-        """The log that is copied, while the move stands."""
+        """Return the log that is copied, while the move can go on; else give the move up and return None."""
         partition = move.partition
         current = partition.log
         if self.moves.get(move.topic_partition) is not move:
@@ -254,7 +254,7 @@ class Mover:
     # The switch
 
     def _switch(self, move: Move, future: FutureLog, current: PartitionLog) -> None:
-        """Hold the partition: nothing is appended between here and the end of this."""
+        """Replace the log by its copy. The partition is held: nothing is appended until this returns."""
         disks = (move.target.disk, current.disk, self._log_dirs.first.disk)
         if current.rot or current.swap is not None or any(disk.busy for disk in disks):
             self._wait(move)
@@ -290,7 +290,7 @@ class Mover:
         name = str(move.topic_partition)
         log.info("a replica was moved", partition=name, source=source.path, target=new.home, end=new.log_end_offset)
 
-    # The end of one that comes to nothing
+    # Moves that are given up
 
     def _give_up(self, move: Move, reason: str) -> None:
         if self.moves.get(move.topic_partition) is move:
@@ -320,8 +320,8 @@ class Mover:
 
 
 def replace_log(shared: Shared, streams: Streams, partition: Partition, new: PartitionLog) -> None:
-    """The partition goes on with a log that is the same to the last offset, within its leader epoch. Who follows it,
-    and is at the end, need not know; who reads what lies behind fetches anew, and so does it where it follows."""
+    """Let the partition go on with a log that has the same records, within its leader epoch. Followers at the log's end
+    need not know; lagging ones, and this replica if it follows, fetch anew."""
     partition.log = new
     for node, subscription in list(partition.subscriptions.items()):
         if subscription.lagging:

@@ -1,4 +1,4 @@
-"""One hosted partition: its log, its core, who waits for it and who follows it."""
+"""One hosted partition: its log, its core, the requests that wait for it, and its followers."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ log = structlog.get_logger("strandline.replica")
 _LEADERSHIP_LOST = "leadership was lost before the batch was committed; whether it will be is not known"
 
 
-# Who waits for the replicas
+# Requests that wait for replicas
 
 
 ISR_CHANGE = NodeId(-1)
-"""What an append waited for that no sync and no fetch has let through."""
+"""Value of `Append.waited_for` for an append that a change of the ISR let through, not a sync or a fetch."""
 
 
 class Append:
-    """Append of a client's batches: its sender waits with it, and finds the outcome in it once it has `ended`.
+    """Append of a client's batches. Its sender keeps it, and reads the outcome from it once it has `ended`.
 
     Attributes:
-        required_offset: with acks=all it is answered when the high watermark has reached this.
-        error: NONE, or Kafka's code. NOT_ENOUGH_REPLICAS_AFTER_APPEND, NOT_LEADER_OR_FOLLOWER and REQUEST_TIMED_OUT
-            are indeterminate when the batch had been written, KAFKA_STORAGE_ERROR is unless the disk was merely full;
-            every other code means that nothing was written.
-        message: a sentence beside an error.
+        required_offset: with acks=all, the high watermark at which it is answered.
+        error: NONE, or Kafka's error code. If the batch was written, NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            NOT_LEADER_OR_FOLLOWER and REQUEST_TIMED_OUT are indeterminate; so is KAFKA_STORAGE_ERROR, unless the disk
+            was merely full. Every other code means that nothing was written.
+        message: explanation of an error.
         base_offset: offset of the first record; -1 unless written (or found as a duplicate).
         log_append_time_ms: -1 unless the topic stamps records with the time of their append.
-        log_start_offset: where the log began when the batch was written; -1 unless written.
-        synced_replicas: the nodes known to have synced the batch when this ended, leader first.
-        waited_for: whose sync, or fetch, was the last that it waited for; `ISR_CHANGE`, or None: for nothing.
+        log_start_offset: the log's start when the batch was written; -1 unless written.
+        synced_replicas: nodes known to have synced the batch when the append ended, leader first.
+        waited_for: node whose sync (or fetch) the append waited for last; `ISR_CHANGE`; None if it did not wait.
     """
 
     __slots__ = (
@@ -86,24 +86,24 @@ class Append:
 
     @property
     def ended(self) -> bool:
-        """The outcome is known, and its sender has it."""
+        """True once the outcome is known and the sender has it."""
         return self._done is None
 
     def wait_in(self, waiting: deque[Append]) -> None:
-        """Stand among those that wait for the high watermark, in the order of what they require. Only a duplicate of an
-        older batch can require less than the one before it."""
+        """Insert this append into `waiting`, which is ordered by required offset. Only a duplicate of an older batch
+        can require less than the append before it."""
         index = len(waiting)
         while index and waiting[index - 1].required_offset > self.required_offset:
             index -= 1
         waiting.insert(index, self)
 
     def cancel(self, error: ErrorCode) -> None:
-        """Stop waiting: the outcome is `error`, and indeterminate, since the batch stays in the log. Nothing happens
-        when it has ended."""
+        """Stop waiting. The outcome is `error`, and indeterminate, as the batch stays in the log. No effect on an
+        append that has ended."""
         self.end(error, "the batch is written and was not committed in time")
 
     def end(self, error: ErrorCode, message: str = "", synced: tuple[NodeId, ...] = ()) -> None:
-        """Set the outcome and give it to the sender, once."""
+        """Set the outcome and pass the append to the sender's callback; later calls have no effect."""
         done = self._done
         if done is not None:
             self._done = None
@@ -114,23 +114,25 @@ class Append:
 
 
 AppendDone = Callable[[Append], None]
-"""Gets an append that has ended."""
+"""Callback that takes an append that has ended."""
 
 
 DeletionDone = Callable[[ErrorCode, str, int], None]
-"""Gets error, sentence and low watermark: no replica that may lead has records below it (-1 with an error)."""
+"""Callback that takes error code, message and low watermark: no replica that may lead has records below that offset
+(-1 with an error)."""
 
 TO_HIGH_WATERMARK = -1
-"""Delete everything that is committed."""
+"""Offset that stands for the high watermark: delete everything that is committed."""
 
 
 class PendingDeletion:
-    """Records deleted from the front of a partition at a client's word (DeleteRecords, KIP-107).
+    """Deletion of records from the front of a partition at a client's request (DeleteRecords, KIP-107).
 
-    The leader raises its log start at once and tells its followers, who raise theirs and, once that is durable, say so.
-    The client is answered when every replica that may lead next has done it: else the deleted records would be back
-    after an election or a power cut. So it waits while the ISR is below min.insync.replicas too, for then members that
-    left it may be elected (KIP-966); and who joins the ISR later has deleted them first (`LeaderCore.deleted_before`).
+    The leader raises its log start at once and tells its followers, which raise theirs and report it once it is
+    durable. The client is answered when every replica that may lead next has done so; otherwise the records would be
+    back after an election or a power failure. So the deletion also waits while the ISR is below min.insync.replicas,
+    because former members may then be elected (KIP-966). A replica joins the ISR only after it has deleted the records
+    (`LeaderCore.deleted_before`).
     """
 
     __slots__ = ("_done", "offset")
@@ -140,23 +142,23 @@ class PendingDeletion:
         self._done: DeletionDone | None = done
 
     def cancel(self) -> None:
-        """Stop waiting: REQUEST_TIMED_OUT. The records are deleted here. Nothing happens when it has ended."""
+        """Stop waiting, with REQUEST_TIMED_OUT; the records stay deleted on the leader. No effect after the end."""
         self.end(ErrorCode.REQUEST_TIMED_OUT, "deleted on the leader; not every replica in sync has followed in time")
 
     def end(self, error: ErrorCode, message: str = "", low_watermark: int = -1) -> None:
-        """Give the outcome to the client, once."""
+        """Pass the outcome to the client's callback; later calls have no effect."""
         done, self._done = self._done, None
         if done is not None:
             done(error, message, low_watermark)
 
     @property
     def ended(self) -> bool:
-        """The client has its outcome."""
+        """True once the client has the outcome."""
         return self._done is None
 
 
 class Watchers:
-    """Calls to be made once, when something has changed."""
+    """Callbacks that are called once, at the next change of what they watch."""
 
     __slots__ = ("_calls", "_last")
 
@@ -165,7 +167,7 @@ class Watchers:
         self._last = 0
 
     def add(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` once, at the next change. Returns how to withdraw."""
+        """Call `wake` once, at the next change. Returns a function that withdraws it."""
         self._last += 1
         number = self._last
         self._calls[number] = wake
@@ -178,7 +180,7 @@ class Watchers:
         self._calls.pop(number, None)
 
     def wake(self) -> None:
-        """Make the calls: what they wait for has changed."""
+        """Call all callbacks and forget them."""
         if self._calls:
             calls, self._calls = self._calls, {}
             for call in calls.values():
@@ -195,27 +197,27 @@ class Link(Protocol):
     def node_id(self) -> NodeId: ...
 
     def offer(self, subscription: Subscription, appended: AppendResult, entry: bytes) -> bytes:
-        """Queue just appended batches for a subscription, or leave it to catch up from the log later.
+        """Queue just appended batches for a subscription, or mark it as lagging: it then catches up from the log.
 
-        `entry`: the batches as the link of another follower has encoded them, or b"". Returns the same for the next.
+        `entry`: the batches as another follower's link encoded them, or b"". Return the entry for the next link.
         """
 
     def push(self, piece: bytes) -> None:
-        """Queue one entry."""
+        """Queue one encoded entry."""
 
     def ended(self, subscription: Subscription, code: ErrorCode) -> None:
-        """The leadership under a subscription is over."""
+        """Tell the follower that the leadership under a subscription has ended, with the error code `code`."""
 
 
 class Subscription:
-    """Subscription of one follower to one leadership of one partition.
+    """Subscription of one follower to a partition, for the time of one leadership.
 
     Invariants:
-    - everything below `next_offset` was queued or sent to the follower; of what is beyond, `sent_bytes` of the batch
-      that begins there, which goes in pieces, and whose CRC-32C is `sent_crc` so far;
+    - everything below `next_offset` was queued or sent to the follower. Of the batch that begins there, if it is sent
+      in pieces, the first `sent_bytes` bytes were, and `sent_crc` is their CRC-32C;
     - unless `lagging`, `next_offset` is the log's end;
-    - it is `live` while it is among the partition's subscriptions: the leadership stands, and the follower has not
-      fetched anew.
+    - it is `live` while it is among the partition's subscriptions: the leadership lasts, and the follower has not
+      fetched again.
     """
 
     __slots__ = (
@@ -248,37 +250,37 @@ class Subscription:
         self.live = True
 
     def end(self, code: ErrorCode) -> None:
-        """The leadership is over: tell the follower."""
+        """End the subscription because the leadership ended, and tell the follower `code`."""
         self.live = False
         self.link.ended(self, code)
 
 
 class Source(Protocol):
-    """Stream on which a followed partition gets its data, as the partition sees it (`strandline.replica.fetcher`)."""
+    """Stream from which a followed partition gets its data, as the partition sees it (`strandline.replica.fetcher`)."""
 
     def synced(self) -> None:
-        """More of the log is durable here: acknowledge it."""
+        """More of the log is durable on this broker: acknowledge it to the leader."""
 
     def deleted(self) -> None:
-        """The log start is durable here: the leader may wait for that."""
+        """The log start is durable on this broker: tell the leader, which may wait for it."""
 
     def heal(self) -> None:
-        """Get from the leader what has rotted in the log, if it is time to."""
+        """Fetch the rotten ranges of the log from the leader, unless the last attempt was too short a time ago."""
 
     def end(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
 
 
 # The partition
 
 
 class Partition:
-    """Replica of one partition on this broker. It gives its core what happened, and carries out the effects that the
-    core returns.
+    """Replica of one partition on this broker. It passes events to its core, and carries out the effects that the core
+    returns.
 
     Invariants:
-    - exactly one of `leader` and `follower` is set in the roles of these names, none in the others;
-    - `waiting` is ordered by the offset required, and empty unless it leads;
+    - `leader` is set in role LEADER and `follower` in role FOLLOWER; both are None in every other role;
+    - `waiting` is ordered by required offset, and empty unless this broker leads;
     - `log` is None only while OFFLINE.
     """
 
@@ -312,52 +314,53 @@ class Partition:
         self.leader: LeaderCore | None = None
         self.follower: FollowerCore | None = None
         self.channel = 0
-        """The number of this leadership on replication streams; 0 unless it leads."""
+        """Number of this leadership on replication streams; 0 unless this broker leads."""
         self.source: Source | None = None
-        """Where its data come from, while it follows a leader that is registered."""
+        """Stream that brings the data, while this broker follows a registered leader."""
         self.subscriptions: dict[NodeId, Subscription] = {}
-        """Followers whose fetch was found valid in this leadership."""
+        """Subscriptions by follower, for followers whose fetch was found valid in this leadership."""
         self.waiting: deque[Append] = deque()
-        """Appends that wait for the high watermark."""
+        """Appends that wait for the high watermark, in the order of their required offsets."""
         self.deletions: list[PendingDeletion] = []
-        """Deletions that wait for followers; empty unless it leads."""
+        """Deletions that wait for followers; empty unless this broker leads."""
         self._high_watermark = 0
         self.watchers = Watchers()
-        """Who is to be woken at the next rise of the high watermark or change of role."""
+        """Callbacks for the next rise of the high watermark or change of role."""
         self._stable_watchers = Watchers()
         self._stable_offset = -1
-        """The last stable offset that the stable watchers know."""
+        """Last stable offset that the stable watchers know; -1 before the first one."""
 
     @property
     def high_watermark(self) -> int:
-        """The offset up to which everything is committed, as far as this broker knows."""
+        """Offset below which every record is committed, as far as this broker knows."""
         core = self.leader or self.follower
         return self._high_watermark if core is None else core.high_watermark
 
     @property
     def log_start_offset(self) -> int:
-        """First offset: in the object store, if a part of it lies there, else in its log; 0 without."""
+        """First offset of the partition, object store included; 0 if this broker has no log of it."""
         return 0 if self.log is None else self.state.tier.log_start(self.log.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset up to which everything is committed and every transaction decided, as far as this broker knows."""
+        """Offset below which every record is committed and every transaction decided, as far as this broker knows."""
         high_watermark = self.high_watermark
         return high_watermark if self.log is None else self.log.last_stable_offset(high_watermark)
 
     def watch_stable(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` once, at the next rise of the last stable offset or change of role. Returns how to withdraw."""
+        """Call `wake` once, when the last stable offset rises or the role changes. Returns a function that withdraws
+        it."""
         if not self._stable_watchers:
             self._stable_offset = self.last_stable_offset
         return self._stable_watchers.add(wake)
 
     def wake_all(self) -> None:
-        """Wake everybody: role or log are others."""
+        """Wake all watchers, because the role or the log changed."""
         self.watchers.wake()
         self._stable_watchers.wake()
 
     def high_watermark_rose(self) -> None:
-        """Wake who watches it, and who watches the last stable offset if that rose with it."""
+        """Wake the watchers of the high watermark, and those of the last stable offset if it rose, too."""
         self.watchers.wake()
         self._look_at_stable()
 
@@ -369,22 +372,22 @@ class Partition:
                 self._stable_watchers.wake()
 
     def start_at(self, high_watermark: int) -> None:
-        """Begin with the high watermark that this broker wrote down last."""
+        """Set the high watermark that this broker wrote to its checkpoint last."""
         self._high_watermark = high_watermark
 
     def cannot_read(self, error: KafkaError) -> None:
-        """A read of its log ended so: there may be rot in it."""
+        """Report that a read of the log failed with `error`: the log may be rotten."""
         self._shared.rot.found(self, error)
 
     def heal(self) -> None:
-        """Get what has rotted in its log from the leader, if another broker leads."""
+        """Fetch rotten ranges of the log from the leader, if another broker leads."""
         if self.source is not None:
             self.source.heal()
 
     # Status
 
     def status(self, now_ms: float) -> ReplicaStatus:
-        """Role, offsets and members, for metrics, heartbeats and describe."""
+        """Return the partition's role, offsets and members, for metrics, heartbeats and describe."""
         state, log, leader = self.state, self.log, self.leader
         return ReplicaStatus(
             topic=state.topic,
@@ -429,12 +432,12 @@ class Partition:
         self._enter(RoleEvent.LEADERLESS)
 
     def delete(self) -> None:
-        """Stop serving for ever: the partition is hosted here no longer."""
+        """Stop serving for good: this broker no longer hosts the partition."""
         self._enter(RoleEvent.DELETED)
 
     def fail(self, reason: str) -> None:
-        """The log can no longer be used: go offline. The controller hears of it and moves the leadership, if this node
-        has it."""
+        """Go offline, because the log can no longer be used. The controller is told, and moves the leadership if this
+        node has it."""
         if self.role is not Role.OFFLINE:
             mark("log-offline")
             self._shared.counters.offline_logs += 1
@@ -451,7 +454,7 @@ class Partition:
         follower: FollowerCore | None = None,
         channel: int = 0,
     ) -> None:
-        """Change the role, then end everything that relied on the old one."""
+        """Change the role, then end everything that relied on the old role."""
         self._high_watermark = self.high_watermark
         self.role = next_state(TRANSITIONS, self.role, event)
         serves = self.role is Role.LEADER or self.role is Role.FOLLOWER
@@ -483,14 +486,14 @@ class Partition:
             deletion.end(code, "leadership was lost; the records may be there again")
         self.wake_all()
 
-    # Who may ask
+    # Refusals
 
     def refusal(self, current_leader_epoch: int = -1, *, any_replica: bool = False) -> tuple[ErrorCode, str]:
-        """Error code and sentence for a caller that this broker cannot answer as leader; NONE and "" if it can. With
-        `any_replica` it may answer as follower too.
+        """Return an error code and a message for a request that this broker cannot answer as leader, else NONE and "".
+        With `any_replica` it may answer as follower, too.
 
-        `current_leader_epoch`: the epoch that the caller believes in; -1 does not ask (KIP-320). Older than the
-        partition's: FENCED_LEADER_EPOCH. Newer: UNKNOWN_LEADER_EPOCH, the metadata have not reached this broker yet.
+        `current_leader_epoch`: the caller's leader epoch; -1 skips the check (KIP-320). If it is older than the
+        partition's: FENCED_LEADER_EPOCH. If newer: UNKNOWN_LEADER_EPOCH, as the metadata have not reached this broker.
         """
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR, self.reason
@@ -504,7 +507,7 @@ class Partition:
         return ErrorCode.NONE, ""
 
     def follower_refusal(self, node_id: NodeId, leader_epoch: LeaderEpoch) -> ErrorCode:
-        """Error code for a replica that cannot follow this one in the leader epoch it names; NONE if it can."""
+        """Return an error code for a replica that cannot follow this one in `leader_epoch`, else NONE."""
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if leader_epoch < self.state.leader_epoch:  # rule B1/fetch-of-an-older-epoch
@@ -517,7 +520,7 @@ class Partition:
         return ErrorCode.NONE
 
     def leading(self) -> tuple[LeaderCore, PartitionLog]:
-        """Core and log of a partition that was not refused as leader."""
+        """Return core and log of a partition for which `refusal` returned NONE."""
         return present(self.leader, "OneCoreARole"), present(self.log, "LogUnlessOffline")
 
     # Appending
@@ -602,7 +605,7 @@ class Partition:
         *,
         waits: bool,
     ) -> Append | None:
-        """The log has it: give it to the followers, and answer now or once it is committed; returns one that waits."""
+        """Send an append that the log has to the followers, and answer it or let it wait; return it if it waits."""
         append.base_offset, append.required_offset, append.log_append_time_ms, append.log_start_offset, *_ = result
         if self.state.tier.segments:
             append.log_start_offset = self.log_start_offset
@@ -629,13 +632,13 @@ class Partition:
         return None
 
     def _refuse(self, append: Append, batches: memoryview, error: ErrorCode, message: str) -> None:
-        """End an append of which nothing was written."""
+        """End an append that wrote nothing."""
         self.note_refusal(batches, error)
         append.end(error, message)
 
     def note_refusal(self, batches: memoryview, code: ErrorCode) -> None:
-        """A client's batches are refused before they are written. If the reason may pass, what the same producer has
-        sent behind them is refused for the same reason (schedule 52)."""
+        """Note that a client's batches are refused before they are written. If the reason may pass, later batches of
+        the same producer are refused for the same reason (schedule 52)."""
         now_ms, tp = self._shared.clock.monotonic_ms(), self.topic_partition
         if self.log is not None:
             note_refusal(self.log, batches, code, now_ms)
@@ -643,14 +646,14 @@ class Partition:
             self._shared.early_refusals.note(tp.topic, tp.partition, batches, code, now_ms)
 
     def _publish(self, result: AppendResult) -> None:
-        """Send an append to the followers that are at the end of the log: one copy serves all of them, and the receive
-        buffer is the client's again when this returns."""
+        """Send an append to the followers that are at the end of the log. All of them share one copy; the receive
+        buffer is no longer used when this returns."""
         entry = b""
         for subscription in self.subscriptions.values():
             entry = subscription.link.offer(subscription, result, entry)
 
     def wait_of(self, append: Append) -> str:
-        """What an append with acks=all waited for, or waits for still, in words; "" for nothing."""
+        """Return what an append with acks=all waits or waited for, as text; "" for nothing."""
         what = "sync" if self._shared.config.sync_before_ack else "fetch"
         if self.leader is not None and (append.error is ErrorCode.REQUEST_TIMED_OUT or not append.ended):
             if self.leader.under_min_isr:
@@ -672,7 +675,7 @@ class Partition:
     def subscribe(
         self, subscription: Subscription, fetch: frames.Fetch, broker_epoch: BrokerEpoch, now_ms: float
     ) -> None:
-        """A follower's fetch was found valid. Its older subscription has ended."""
+        """Add a follower's subscription after its fetch was found valid. Its older subscription has ended before."""
         self.subscriptions[subscription.link.node_id] = subscription
         effects = subscription.core.fetched(
             subscription.link.node_id,
@@ -685,28 +688,28 @@ class Partition:
         self._carry_out(effects, subscription.link.node_id)
 
     def acked(self, subscription: Subscription, fetch_offset: int, durable_offset: int, now_ms: float) -> None:
-        """A follower got further."""
+        """Take a follower's new fetch and durable offsets."""
         if self._shared.directories.trace is not None:
             self._shared.directories.trace.acked(self.topic_partition, subscription.link.node_id, durable_offset)
         effects = subscription.core.acked(subscription.follower, fetch_offset, durable_offset, now_ms)
         self._carry_out(effects, subscription.link.node_id)
 
     def follower_deleted(self, subscription: Subscription, log_start_offset: int, now_ms: float) -> None:
-        """A follower has durably deleted what is before its new log start."""
+        """Take a follower's new durable log start."""
         self._carry_out(subscription.core.deleted(subscription.follower, log_start_offset, now_ms))
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """A follower fetches anew, or no longer."""
+        """Remove the subscription of a follower that fetches again, or no longer."""
         subscription.live = False
         del self.subscriptions[subscription.link.node_id]
 
     def follower_gone(self, subscription: Subscription, now_ms: float) -> None:
-        """A follower's stream ended, or it has ended its subscription."""
+        """Take note that a follower's stream ended, or that it ended its subscription."""
         if self.leader is subscription.core:
             self._carry_out(subscription.core.disconnected(subscription.link.node_id, now_ms))
 
     def metadata_changed(self, state: PartitionState, brokers: Mapping[NodeId, BrokerState]) -> None:
-        """The metadata of this partition changed within the leader epoch: nothing restarts."""
+        """Take changed metadata of this partition within the leader epoch; nothing restarts."""
         self.state = state
         if self.log is not None:
             self.log.config = state.log_config
@@ -719,12 +722,12 @@ class Partition:
             self.follower.metadata_changed(state)
 
     def brokers_changed(self, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> None:
-        """Registrations, fencing or shutdowns changed."""
+        """Take changed registrations, fencing or shutdowns of brokers."""
         if self.leader is not None:
             self._carry_out(self.leader.brokers_changed(brokers, now_ms))
 
     def sweep(self, now_ms: float) -> None:
-        """Time passed: look for followers that lag, and forget what was cancelled while it waited."""
+        """Drop ended appends and deletions, and have the core look for followers that lag."""
         if self.leader is None:
             return
         if self.waiting:
@@ -733,11 +736,11 @@ class Partition:
         self._carry_out(self.leader.sweep(now_ms))
 
     def is_pending(self, proposal: IsrProposal) -> bool:
-        """The leadership that made the proposal still stands, and waits for what becomes of it."""
+        """True if the leadership that made the proposal lasts, and still waits for the controller's answer to it."""
         return self.leader is not None and self.leader.pending is proposal
 
     def isr_answered(self, proposal: IsrProposal, outcome: AlterPartitionOutcome) -> None:
-        """The controller answered a proposal."""
+        """Take the controller's answer to a proposal."""
         if outcome.error is not ErrorCode.NONE:
             self._shared.counters.failed_isr_updates += 1
         if self.leader is not None:
@@ -746,7 +749,7 @@ class Partition:
     # Effects
 
     def _carry_out(self, effects: LeaderEffects, by: NodeId = ISR_CHANGE) -> None:
-        """Do what the leader's core wants done, in order. `by`: whose sync, or fetch, it comes from."""
+        """Carry out the effects of the leader's core, in order. `by`: node whose sync (or fetch) caused them."""
         for effect in effects:
             match effect:
                 case Committed():
@@ -759,8 +762,8 @@ class Partition:
             self._answer_deletions()
 
     def _release(self, high_watermark: int, by: NodeId) -> None:
-        """The high watermark rose: answer who waited for it, in order, wake who watches it, and let the followers know
-        with the next data, or after a while without any."""
+        """Answer, in order, the appends that waited for the new high watermark, and wake its watchers. Followers get it
+        with the next data, or alone after `watermark_delay_ms`."""
         leader, waiting, trace = self.leader, self.waiting, self._shared.directories.trace
         if trace is not None:
             trace.committed(self.topic_partition, high_watermark)
@@ -776,7 +779,7 @@ class Partition:
             self._shared.watermarks.add(self.send_high_watermark)
 
     def send_high_watermark(self, *, log_start_raised: bool = False) -> None:
-        """Send high watermark and log start to followers that lack them; a lagging one gets them with its data."""
+        """Send high watermark and log start to the followers that lack them; a lagging one gets them with its data."""
         core, plog = self.leader, self.log
         if core is None or plog is None:
             return
@@ -788,7 +791,7 @@ class Partition:
                 subscription.link.push(piece)
 
     def synced(self) -> None:
-        """More of the log is durable."""
+        """Take note that more of the log is durable: as leader, tell the core; as follower, tell the leader."""
         plog = self.log
         if self.leader is not None and plog is not None:
             effects = self.leader.synced(plog.durable_offset, self._shared.clock.monotonic_ms())
@@ -818,8 +821,8 @@ class Partition:
         return None if deletion.ended else deletion
 
     def raise_log_start(self, offset: int) -> None:
-        """Delete what lies below `offset`, which is committed: here and, as leader, from the followers. A disk that
-        fails takes the partition offline."""
+        """Delete the records below `offset`, which are committed: here and, as leader, on the followers. If the disk
+        fails, the partition goes offline."""
         plog = present(self.log, "LogUnlessOffline")
         try:
             plog.delete_records_before(offset)
@@ -837,7 +840,8 @@ class Partition:
             self._shared.directories.of(self.log.home).checkpoints.log_start_raised(self.log_start_durable)
 
     def log_start_durable(self) -> None:
-        """The log start is durable, or a part of the way to it: answer who waited, or tell the leader."""
+        """Take note that a raised log start is durable (or an older raise of it): answer deletions, or tell the
+        leader."""
         if self.role is Role.DELETED:
             return
         if self.deletions:
@@ -847,7 +851,7 @@ class Partition:
         self._log_start_raised()  # again, if it was raised once more in between
 
     def _answer_deletions(self) -> None:
-        """Answer those that need not wait for followers any longer."""
+        """Answer the deletions that no longer wait for followers."""
         core, plog = self.leader, self.log
         if core is None or plog is None:
             return

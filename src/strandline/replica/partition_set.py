@@ -25,9 +25,9 @@ from strandline.replica.streams import Streams
 log = structlog.get_logger("strandline.replica")
 
 MAKING_MS = 20.0
-"""New logs are made for so long in a turn of the loop. Votes and heartbeats wait meanwhile: an election timeout is
-1,000 ms or more. A log is three names; a disk that takes 0.4 ms for each makes 17 logs in that time, one that takes
-0.02 ms some hundred."""
+"""Time for making new logs in one turn of the loop. Votes and heartbeats wait meanwhile; an election timeout is 1,000
+ms or more. A log takes three names: a disk that takes 0.4 ms for each makes 17 logs in that time, one that takes 0.02
+ms some hundred."""
 
 RESTING_MS = 10.0
 """Milliseconds left to other work of the event loop between two steps of creating logs: a response takes several
@@ -37,25 +37,24 @@ turns."""
 class PartitionSet:
     """Applies metadata, in order. Only a new leader epoch restarts anything (KAFKA-13790).
 
-    Logs that are there are opened and led or followed at once. Those that have to be made are made as many as a turn of
-    the loop has time for, in the order of the metadata. A partition whose turn has not come is not hosted: whoever asks
-    for it is refused with what may be tried again (`NOT_HOSTED`), and the metadata that come meanwhile replace those
-    that it waits with.
+    Existing logs are opened and led or followed at once. New logs are made in the order of the metadata, as many in a
+    turn of the loop as there is time for. A partition whose log is not made yet is not hosted: requests for it are
+    refused with a retriable error (`NOT_HOSTED`), and newer metadata replace those that it waits with.
 
     Invariants:
-    - a partition is in `partitions` and in `by_id`, or in neither;
-    - a name is in one of `partitions`, `_unmade` and `_deletions` at most;
+    - a partition is in both of `partitions` and `by_id`, or in neither;
+    - a name is in at most one of `partitions`, `_unmade` and `_deletions`;
     - no log is opened for a name while an older topic's log of that name is being deleted;
-    - more logs are made only once a sync of the last ones has begun: so group syncs stay small, for acks wait for them,
-      and few files wait for one with their descriptors;
-    - what is in `_without_log` is offline for lack of room alone;
+    - more logs are made only once a sync of the last ones has begun. So group syncs, for which acks wait, stay small,
+      and few files with open descriptors wait for one;
+    - a partition in `_without_log` is offline only because there was no room for its log;
     - a damaged log that was set aside stays on the disk until its replica is in the ISR again.
     """
 
     def __init__(
         self, shared: Shared, log_dirs: LogDirs, streams: Streams, by_id: dict[tuple[TopicId, int], Partition]
     ) -> None:
-        """`by_id`: kept here, and read by the streams."""
+        """`by_id`: filled here, and read by the streams."""
         self._shared = shared
         self._log_dirs = log_dirs
         self._streams = streams
@@ -75,7 +74,7 @@ class PartitionSet:
         self.by_id = by_id
         self.brokers: dict[NodeId, BrokerState] = {}
         self.packs_anew = False
-        """A topic here has, or had, a codec of its own."""
+        """True if a topic here has, or had, a codec of its own (`compression.type`)."""
 
     def apply(
         self,
@@ -83,7 +82,7 @@ class PartitionSet:
         deleted: Sequence[TopicIdPartition],
         brokers: Mapping[NodeId, BrokerState],
     ) -> bool:
-        """See `ReplicaManager.apply`. True if the brokers changed."""
+        """Apply metadata as `ReplicaManager.apply` does. Return True if the brokers changed."""
         brokers_changed = self.brokers != brokers
         if brokers_changed:
             self.brokers = dict(brokers)
@@ -107,7 +106,7 @@ class PartitionSet:
         return brokers_changed
 
     def _choose_directories(self, changes: Sequence[PartitionState]) -> None:
-        """Choose the directories of the logs that will be made, and note them in one write."""
+        """Choose the directories of the logs that will be made, and record them in one write."""
         names = {state.topic_partition: state.topic_id for state in changes if self._shared.node_id in state.replicas}
         new = [tp for tp in names if tp not in self.partitions and tp not in self._deletions]
         new = [tp for tp in new if tp not in self._unmade or self._unmade[tp].topic_id != names[tp]]
@@ -121,16 +120,16 @@ class PartitionSet:
             log.warning("no directory can be chosen for new replicas", error=str(error))
 
     def is_assigned(self, wanted: TopicIdPartition) -> bool:
-        """By the metadata it is hosted here, or will be once its log can be made."""
+        """True if the metadata assign the partition to this broker, even if its log cannot be made yet."""
         waiting = (*self._unmade.values(), *self._awaiting_deletion.values())
         return wanted in self.by_id or any(state.topic_id_partition == wanted for state in waiting)
 
     def waits_for_log(self, name: TopicPartition) -> bool:
-        """By the metadata it will be hosted here, and its log is not made yet."""
+        """True if the metadata assign the partition to this broker, and its log is not made yet."""
         return name in self._unmade or name in self._awaiting_deletion
 
     def stop_making(self) -> list[asyncio.Task[None]]:
-        """Make no more logs; the task that ends now. The next start makes what is missing."""
+        """Stop making logs; return the tasks that end now. The next start makes the missing logs."""
         self._stopped = True
         if self._maker is None:
             return []
@@ -138,12 +137,12 @@ class PartitionSet:
         return [self._maker]
 
     def abandon_deletions(self) -> None:
-        """Leave on the disk what is not deleted yet: the next start deletes it."""
+        """Cancel deletions under way: the next start deletes what is left on the disk."""
         for task in list(self._deletions.values()):
             task.cancel()
 
     async def finish_deletions(self) -> None:
-        """Return when the deletions that are under way have ended."""
+        """Wait until all deletions under way have ended."""
         while self._deletions:
             await asyncio.wait(list(self._deletions.values()))
 
@@ -183,7 +182,7 @@ class PartitionSet:
         self._take_role(partition)
 
     def _take_role(self, partition: Partition) -> None:
-        """A new leader epoch: lead, follow or wait, from anew."""
+        """Take the role of a new leader epoch: lead, follow or idle, with new state."""
         state, plog = partition.state, partition.log
         self._remove_aside(state)
         if plog is None or partition.role is Role.OFFLINE:
@@ -207,9 +206,9 @@ class PartitionSet:
             self._streams.follow(partition)
 
     def _lead(self, partition: Partition, plog: PartitionLog) -> None:
-        """The epoch and its start are in the log before anybody can ask for them, and on disk with the next sync, which
-        comes before any record of this epoch counts (KAFKA-7415, schedule 3). One sync serves all elections of a
-        turn."""
+        """Become leader. The epoch and its start are in the log before a request can ask for them, and on disk with the
+        next sync, which comes before any record of this epoch counts (KAFKA-7415, schedule 3). One sync serves all
+        elections of a turn."""
         state = partition.state
         try:
             self._begin_at_the_tier(partition, plog)
@@ -238,13 +237,13 @@ class PartitionSet:
         self._shared.directories.of(plog.home).syncer.mark(plog)
 
     def _lead_after_all(self, partition: Partition, state: PartitionState) -> None:
-        """The log of a leader that had to wait knows its producers; in another epoch that is past."""
+        """Take the leadership that had to wait for the log's producers, unless the leader epoch has changed."""
         if partition.role is Role.IDLE and partition.state.leader_epoch == state.leader_epoch:
             self._take_role(partition)
 
     def _begin_at_the_tier(self, partition: Partition, plog: PartitionLog) -> None:
-        """The log of a leader that was elected uncleanly may end below what lies in the object store, or part from it:
-        then all of it gives way to that, and goes on behind it. No record that was copied is lost (rule B22).
+        """Drop the log of an uncleanly elected leader if it ends below the object store's end, or diverges from it, and
+        start anew there. So no record that was copied is lost (rule B22).
 
         Raises KafkaError, StorageError.
         """
@@ -267,7 +266,8 @@ class PartitionSet:
     # Logs
 
     def _host_partition(self, state: PartitionState) -> Partition | None:
-        """Begin to host it, on the log that is there or on a new one; None while an older topic's log is deleted."""
+        """Host a partition on its existing log or a new one; return None while an older topic's log is being
+        deleted."""
         name = state.topic_partition
         damage = self._log_dirs.damage_of(name)
         plog = self._log_dirs.log_of(name)
@@ -294,8 +294,8 @@ class PartitionSet:
         return partition
 
     def _make_logs(self, *, late: bool = False) -> None:
-        """Make those that are missing, as many as this turn has time for, and let a task go on. `late`: whoever looked
-        for them when their metadata were applied did not find them."""
+        """Make missing logs, as many as this turn has time for, and start a task for the rest. `late`: the partitions
+        were absent when their metadata were applied, so `on_hosted` is called."""
         if self._unmade and self._maker is None and not self._stopped:  # rule B26/logs-are-made-after-the-end
             self._make_some(late=late)
             if self._unmade:
@@ -343,13 +343,13 @@ class PartitionSet:
             self._last_made.clear()
 
     def _host_no_more(self, name: TopicPartition) -> None:
-        """Forget a replica that waits for its log: it is not assigned to this broker any more."""
+        """Forget a replica that waits for its log, because it is no longer assigned to this broker."""
         self._awaiting_deletion.pop(name, None)
         if self._unmade.pop(name, None) is not None:  # rule B26/what-is-deleted-is-made-all-the-same
             self._log_dirs.forget(name)
 
     def make_missing_logs(self) -> None:
-        """Host anew what got no log for lack of room: there is room again."""
+        """Host again the partitions that got no log for lack of room: there is room now."""
         for partition in list(self._without_log):
             mark("log-made-with-room")
             self._forget(partition)
@@ -357,9 +357,9 @@ class PartitionSet:
         self._make_logs(late=True)
 
     def _may_begin_anew(self, state: PartitionState) -> bool:
-        """The log was found damaged when it was opened, and another replica leads. The registration of this process
-        said that it lacks what it had: so the replica is in no ISR, not eligible, and joins once it has fetched all
-        again (schedule 81). `state` is from after that."""
+        """True if a damaged log may be dropped and fetched anew: it was damaged when it was opened, another replica
+        leads, and the disk has room. This process reported the damage when it registered, so the replica is in no ISR
+        and not eligible, and joins once it has fetched everything again (schedule 81). `state` is newer than that."""
         damaged = isinstance(self._log_dirs.damage_of(state.topic_partition), CorruptLogError)
         me = self._shared.node_id
         # schedule 81/refused-logs-are-set-aside-by-anybody

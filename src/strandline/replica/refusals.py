@@ -1,4 +1,4 @@
-"""Batches that were refused before they were written, which the producer may send again (schedule 52)."""
+"""Batches that were refused before they were written, and that the producer may send again (schedule 52)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _IN_PARTS_AGAIN = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 def _behind(code: ErrorCode) -> ErrorCode | None:
-    """What an idempotent producer is answered for batches behind one with this refusal, until something comes under the
-    same sequence: that they were not written, and may be sent again. None: nothing will come in its place.
+    """Return the error for an idempotent producer's later batches, until a batch with the refused sequence arrives:
+    they were not written, and may be sent again. None: no such batch will come.
 
-    Those behind one that was too large are not too large: by that answer they would be split, or given up.
+    Batches behind one that was too large get another error than it: for its error they would be split, or given up.
     """
     if code in _IN_PARTS_AGAIN:  # rule C1/out-of-order-behind-what-is-too-large
         return ErrorCode.NOT_ENOUGH_REPLICAS
@@ -33,16 +33,16 @@ def _behind(code: ErrorCode) -> ErrorCode | None:
 
 
 def note_refusal(plog: PartitionLog, batches: memoryview, code: ErrorCode, now_ms: float) -> None:
-    """Note that a log refused these batches: what the same producer has sent behind them is refused too, if something
-    comes in their place."""
+    """Note that a log refused these batches: later batches of the same producer are refused, too, if the refused ones
+    may be sent again."""
     behind, header = _behind(code), _producers_header(batches)
     if behind is not None and header is not None:
         plog.producers.refused(header.producer_id, _refusal(header, behind, now_ms))
 
 
 class EarlyRefusals:
-    """Refusals from before there was a log to keep them with, for this broker's metadata were behind the client's: by
-    topic (as the client named it), partition and producer id."""
+    """Refusals of batches that came before the partition's log existed, because this broker's metadata were behind the
+    client's. They are kept by topic (as the client named it), partition and producer id."""
 
     def __init__(self) -> None:
         self._refusals: Refusals[tuple[str | TopicId, int, int]] = Refusals()
@@ -51,7 +51,7 @@ class EarlyRefusals:
         return len(self._refusals)
 
     def note(self, topic: str | TopicId, index: int, batches: memoryview, code: ErrorCode, now_ms: float) -> None:
-        """Batches were refused; kept if something comes in their place."""
+        """Keep a refusal, if its batches may be sent again."""
         behind, header = _behind(code), _producers_header(batches)
         if behind is not None and header is not None:
             self._refusals.add((topic, index, header.producer_id), _refusal(header, behind, now_ms))
@@ -59,7 +59,7 @@ class EarlyRefusals:
     def recall(
         self, tp: TopicPartition, topic_id: TopicId, plog: PartitionLog, batches: memoryview, now_ms: float
     ) -> None:
-        """Give a log, now that there is one, what was refused before of the producer of these batches."""
+        """Move earlier refusals of the producer of these batches to the partition's log, which exists now."""
         self._refusals.expire(now_ms)
         header = _producers_header(batches)
         if header is None:
@@ -76,7 +76,7 @@ def _refusal(header: BatchHeader, code: ErrorCode, now_ms: float) -> Refusal:
 
 
 def _producers_header(batches: memoryview) -> BatchHeader | None:
-    """The header of an idempotent producer's batch."""
+    """Return the header of the first batch if it is an idempotent producer's, else None."""
     try:
         header = parse_header(batches)
     except KafkaError:

@@ -1,10 +1,10 @@
 """Retention of the partitions that this broker leads: a pass over all of them every few minutes.
 
-The leader alone decides, and followers raise their log starts with its: the replicas of a partition begin at one
-offset, whatever their clocks say and wherever their segments end. (In Kafka each replica decides for itself.)
+The leader alone decides, and followers raise their log starts to its: the replicas of a partition begin at one offset,
+whatever their clocks say and wherever their segments end. (In Kafka each replica decides for itself.)
 
 In a partition whose older part is in the object store (KIP-405), `retention.ms` and `retention.bytes` apply to the
-whole, `local.retention.ms` and `local.retention.bytes` to what is on the disks, of which nothing is deleted before it
+whole, `local.retention.ms` and `local.retention.bytes` to the part on the disks, of which nothing is deleted before it
 was copied.
 """
 
@@ -37,7 +37,7 @@ FIRST_CHECK_MS = 30_000
 
 
 class Retention:
-    """Deletes what is older than `retention.ms` or beyond `retention.bytes`, every
+    """Deletes records older than `retention.ms` or beyond `retention.bytes`, every
     `log.retention.check.interval.ms`."""
 
     def __init__(
@@ -154,20 +154,20 @@ class Retention:
 
 
 def keep_whole(config: LogConfig) -> Keep:
-    """Retention bounds of a whole partition."""
+    """Return the retention limits of a whole partition."""
     return Keep(config.retention_ms, config.retention_bytes)
 
 
 def keep_local(config: LogConfig, tier: Tier) -> Keep:
-    """Retention bounds of the disks for a partition of which `tier` was copied."""
+    """Return the retention limits of the part on the disks, for a partition whose older part was copied to `tier`."""
     copied_to = tier.end_offset if tier.segments else 0  # rule B22/local-retention-takes-what-was-not-copied
     return Keep(config.local_retention_ms, config.local_retention_bytes, "local.", copied_to)
 
 
 def expired_start(tier: Tier, keep: Keep, uncopied_bytes: int, now: Now, seen: Mapping[UUID, float]) -> Offset:
-    """First offset of the tier once retention has taken what it takes now: whole segments from the front, its end if it
-    takes all. `uncopied_bytes`: of what lies behind the tier. `seen`: since when (monotonic) this process knows each
-    segment whose records do not say how old they are."""
+    """Return the tier's first offset after retention: whole segments go from the front, up to the tier's end.
+    `uncopied_bytes`: size of the log beyond the tier. `seen`: for segments without usable timestamps, the monotonic
+    time at which this process first saw them."""
     # rule B22/size-of-the-tier-is-not-counted
     excess = tier.size_bytes + uncopied_bytes - keep.size_bytes if keep.size_bytes >= 0 else -1
     for segment in tier.segments:
@@ -179,9 +179,9 @@ def expired_start(tier: Tier, keep: Keep, uncopied_bytes: int, now: Now, seen: M
 
 
 def _newest_ms(segment: TieredSegment, now: Now, seen: Mapping[UUID, float]) -> int:
-    """The time of its newest record. A timestamp of the future would hold the room in the store for as long: it counts
-    from when the segment was copied; so does a record without one. Whoever copied it may have had a clock that was days
-    behind: that counts no further back than this process has known the segment."""
+    """Return the time of a segment's newest record. A timestamp in the future would keep the segment for as long, so it
+    counts as the time of copying; so does a missing timestamp. The broker that copied may have had a clock days behind,
+    so the time of copying counts as no earlier than this process first saw the segment."""
     newest_ms = segment.max_timestamp_ms
     since_ms = seen.get(segment.segment_id)
     if since_ms is None:

@@ -1,10 +1,10 @@
 """Rot: batches on this broker's disk that are not what was written (rule B19), and how a replica gets them back
 (schedule 80).
 
-A read, or a scrub, meets damage. From then on the controller hears that the replica has rotted: it leads nothing and is
-in no ISR where a whole replica is left. A scrub of the segment finds the holes; where another broker leads, its
-batches are written over them. Nothing is cut, so that a replica that is healed in the middle of anything has lost
-nothing; and where nobody else has the records, everything but the holes is served.
+A read or a scrub meets damage. From then on heartbeats tell the controller that the replica is rotten: it leads nothing
+and is in no ISR as long as another replica is intact. A scrub of the segment finds the holes. If another broker leads,
+its batches are written over them. Nothing is cut, so a replica that stops in the middle of healing has lost nothing;
+and if no other replica has the records, everything but the holes is served.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from strandline.replica.states import ReplicaCounters
 log = structlog.get_logger("strandline.replica")
 
 TRY_AGAIN_MS = 5_000.0
-"""After a leader could not heal a replica, or while nobody else leads, it is tried again so often."""
+"""Interval of further attempts after a leader could not heal a replica, or while no other broker leads."""
 
 
 class Replica(Protocol):
-    """A hosted partition, as far as rot goes."""
+    """A hosted partition, as this module needs it."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -42,7 +42,7 @@ class Replica(Protocol):
     def log(self) -> PartitionLog | None: ...
 
     def heal(self) -> None:
-        """Get what has rotted from the leader, if another broker leads."""
+        """Fetch the holes of the log from the leader, if another broker leads."""
 
     def fail(self, reason: str) -> None:
         """Go offline: the log can no longer be used."""
@@ -53,9 +53,9 @@ async def _at_once(_: int) -> None:
 
 
 class RotWatch:
-    """Scrubs what reads met damage in, and has it healed. One scrub at a time.
+    """Scrubs the segments in which reads met damage, and has them healed; one scrub at a time.
 
-    `on_change`: the controller is to hear at once that a replica has rotted, or is whole again.
+    `on_change`: called when the controller must hear at once that a replica is rotten, or whole again.
     """
 
     def __init__(self, counters: ReplicaCounters, on_change: Callable[[], None], on_fatal: Report) -> None:
@@ -68,7 +68,7 @@ class RotWatch:
         self._stopped = False
 
     def stop(self) -> None:
-        """Scrub and heal nothing more."""
+        """Stop scrubbing and healing."""
         self._stopped = True
         if self._work is not None:
             self._work.cancel()
@@ -77,7 +77,7 @@ class RotWatch:
             self._timer = None
 
     def found(self, replica: Replica, error: KafkaError) -> None:
-        """A read of the replica's log ended so; nothing is done about another error than CORRUPT_MESSAGE."""
+        """Take the error of a read of the replica's log; errors other than CORRUPT_MESSAGE are ignored."""
         plog = replica.log
         if error.code is not ErrorCode.CORRUPT_MESSAGE or plog is None:
             return
@@ -89,7 +89,7 @@ class RotWatch:
             self._note(replica)
 
     def scrubbed(self, replica: Replica, plog: PartitionLog, segment: Segment, holes: list[Hole]) -> None:
-        """Note all the holes that a scrub found in one segment of a replica."""
+        """Record all holes that a scrub found in one segment of a replica."""
         new = [hole for hole in holes if hole not in segment.holes]
         plog.rot.scrubbed(segment, holes)
         for hole in new:
@@ -109,7 +109,7 @@ class RotWatch:
             replica.heal()
 
     def mended(self, replica: Replica) -> None:
-        """Holes of its log were written anew: they count once they are on the disk."""
+        """Take note that a hole was written over; it counts as healed once it is synced and scrubbed."""
         self._counters.mended_holes += 1
         self._note(replica)
 
@@ -120,7 +120,7 @@ class RotWatch:
             self._work = spawn(self._look_after(), self._on_fatal)
 
     async def _look_after(self) -> None:
-        """Scrub, sync and forget, until nothing is left to be done by this broker alone."""
+        """Scrub and sync rotten replicas, and forget healed ones, until this broker alone can do no more."""
         try:
             while any([await self._step(replica) for replica in list(self._rotten)]):
                 pass
@@ -137,7 +137,7 @@ class RotWatch:
             self._work = spawn(self._look_after(), self._on_fatal)
 
     async def _step(self, replica: Replica) -> bool:
-        """Do one step for a replica; false if there was none to do."""
+        """Do one step for a replica; return False if there was none to do."""
         plog = replica.log
         if plog is None or plog.failure is not None or not plog.rot:
             del self._rotten[replica]

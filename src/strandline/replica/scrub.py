@@ -1,7 +1,7 @@
-"""The scrub: a slow pass over all logs of this broker, which finds the rot that nobody reads (rule B19).
+"""The scrub: a slow pass over all logs of this broker, which finds rot in data that nobody reads (rule B19).
 
-Where it got to is written down nowhere: a pass begins an hour after each start, and then once an interval. A broker
-that is restarted more often begins anew each time, and its reads stay below the rate that is allowed.
+Its progress is not stored: a pass begins an hour after each start, and then once an interval. A broker that is
+restarted more often begins anew each time; its reads stay below the allowed rate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.replica.shared import Shared
 log = structlog.get_logger("strandline.replica")
 
 FIRST_SCRUB_MS = 3_600_000
-"""The first pass, after the start, unless passes are more frequent than that: a start has other things to read."""
+"""Time from the start to the first pass, unless the interval is shorter: a start has other data to read."""
 
 
 class Scrub:
@@ -43,7 +43,8 @@ class Scrub:
             self._task = spawn(self._run(), self._shared.on_fatal, endless=True)
 
     def reconfigured(self) -> None:
-        """Begin or end scrubbing where the interval has become, or was, 0. Pauses under way learn of other changes."""
+        """Begin or end scrubbing if the interval changed from or to 0. Pauses under way take up other changes by
+        themselves."""
         if not self._started:
             return
         if not self._shared.config.scrub_interval_ms:
@@ -52,7 +53,7 @@ class Scrub:
             self.start()
 
     def stop(self) -> None:
-        """Scrub no more."""
+        """End scrubbing."""
         self._started = False
         self._end()
 

@@ -1,4 +1,4 @@
-"""What all partitions of one broker use together."""
+"""Parts that all partitions of one broker use together."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from strandline.replica.throttle import Throttle
 
 @dataclass(slots=True, eq=False)
 class Shared:
-    """Parts of a broker that all its partitions use. Nothing in it knows the partitions.
+    """Parts of a broker that all its partitions use. None of them knows the partitions.
 
     Attributes:
-        believed: wall time for whatever expires, and for stamps.
-        broker_epoch: names this process's registration, once it has one.
+        believed: wall time without false jumps (`BelievedClock`), for expiry and for timestamps.
+        broker_epoch: broker epoch of this process's registration; NO_BROKER_EPOCH before it.
         config: settings of the replicas. A new object replaces it when metadata set the flush policy, which is before
             the first partition is hosted, and when a setting of the upkeep changes.
         pauses: pauses whose length depends on `config`; they end early when it is replaced.
@@ -33,10 +33,10 @@ class Shared:
         directories: the log directories. Each syncs its logs (`Partition.synced` is called through the manager),
             writes its checkpoints and knows its free space.
         watermarks: sends a risen high watermark to followers to which no data is sent meanwhile.
-        leader_throttle, follower_throttle: rates at which throttled replicas are sent to, and fetch.
+        leader_throttle, follower_throttle: quotas for data sent to, and fetched by, throttled replicas.
         beginnings: loads the producer states of logs that begin behind their tiered part.
-        rot: is told of batches that were read and are not as they were written.
-        on_change: called when the next heartbeat has something new for the controller, which should go out at once.
+        rot: takes reports of batches that are not as they were written.
+        on_change: called when the controller must hear of something at once, with a heartbeat.
         on_fatal: called with the error after which the node has to stop.
     """
 

@@ -1,5 +1,5 @@
-"""The values that the replica manager takes and gives: metadata in, outcomes out. And the roles of a broker for a
-partition, with the only ways from one to another, as one table.
+"""Values that the replica manager takes (metadata) and returns (outcomes), and the roles of a broker for a partition,
+with the legal transitions between them as one table.
 
 They carry no behaviour beyond what their fields imply, import nothing of the network, and may be built by any layer
 above (the node maps the controller's image and replies to them).
@@ -38,16 +38,16 @@ LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL_TIMESTAMP = -4
-"""The first offset on the leader's own disk (KIP-405)."""
+"""Asks for the first offset on the leader's own disk (KIP-405)."""
 LATEST_TIERED_TIMESTAMP = -5
-"""The last offset in the object store (KIP-1005)."""
+"""Asks for the last offset in the object store (KIP-1005)."""
 PENDING_UPLOAD_TIMESTAMP = -6
-"""The first offset that is still to be copied there (KIP-1023)."""
+"""Asks for the first offset that has not been copied to the object store yet (KIP-1023)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """State of a broker, from the metadata, as far as replication must know it.
+    """State of a broker from the metadata, as far as replication needs it.
 
     Attributes:
         endpoint: its internal listener, where replication streams are opened.
@@ -64,28 +64,29 @@ class BrokerState:
 
     @property
     def eligible(self) -> bool:
-        """True if the broker may join an ISR as far as its registration goes."""
+        """True if the broker's registration does not keep it from joining an ISR."""
         # rule B5/joins-while-fenced, rule B5/joins-while-stopping, schedule 57/full-replica-joins-the-isr
         return not self.fenced and not self.in_controlled_shutdown and not self.disk_full
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition as the committed metadata have it.
+    """State of one partition in the committed metadata.
 
     Attributes:
-        leader: NO_NODE while there is none.
+        leader: leader's node id; NO_NODE while there is none.
         leader_epoch: bumped at each election; partition_epoch: bumped at each change of the partition (rule B1: the
             four epochs are never conflated).
         recovering: the leader was elected uncleanly, so followers may have to give up records they thought committed.
-        min_insync_replicas: as configured; the effective value is min(this, number of replicas).
-        log_config: the topic's log settings.
+        min_insync_replicas: configured value; `effective_min_isr` is min(this, number of replicas).
+        log_config: settings of the topic's log.
         unclean_leader_election: whether the topic allows unclean elections; like `recovering` it lets a follower
             truncate below its high watermark.
-        leader_throttled, follower_throttled: this broker's replica is listed: as leader it sends to replicas out of the
-            ISR within the leader's quota, as follower out of the ISR it fetches within the follower's (KIP-73).
-        tier: what of it lies in the object store.
-        adding, removing: those of `replicas` that a move under way brings, and those that go when it is over.
+        leader_throttled, follower_throttled: this broker's replica is listed as throttled. As leader it sends to
+            replicas outside of the ISR within the leader's rate; as follower outside of the ISR it fetches within the
+            follower's rate (KIP-73).
+        tier: segments of the partition in the object store.
+        adding, removing: those of `replicas` that a reassignment adds, and those that it removes at its end.
     """
 
     topic: str
@@ -126,14 +127,14 @@ class PartitionState:
 
 
 class ReadOutcome(NamedTuple):
-    """Outcome of a read, under bounds that were taken once (schedule 17).
+    """Outcome of a read; high watermark, last stable offset and log end were taken once, before it (schedule 17).
 
     Attributes:
-        high_watermark: at the time of the read; with committed_only no record at or beyond it is in `data`.
-        last_stable_offset: the bound of read_committed: no transaction below it is undecided.
-        data: whole record batches from the one that holds the offset asked for; empty at the end.
-        next_offset: the offset after the last batch in `data` (the offset asked for when that is empty).
-        aborted: with read_committed, the transactions of which records in `data` are to be left out.
+        high_watermark: value at the time of the read; with committed_only `data` has no record at or beyond it.
+        last_stable_offset: limit of read_committed; every transaction below it is decided.
+        data: whole record batches, the first of which holds the requested offset; empty at the end.
+        next_offset: offset after the last batch in `data` (the requested offset if `data` is empty).
+        aborted: with read_committed, the aborted transactions whose records in `data` the reader must leave out.
     """
 
     error: ErrorCode
@@ -147,7 +148,7 @@ class ReadOutcome(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """The answer to a question for an offset by time or position; offset and timestamp -1: there is none."""
+    """Result of a lookup of an offset by time or position; offset and timestamp are -1 if there is no such record."""
 
     error: ErrorCode
     message: str = ""
@@ -157,9 +158,9 @@ class ListedOffset(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The largest leader epoch not above the one asked for, and where it ends: where the next larger one begins. Where
-    all that is left is of larger ones, the one asked for, which ends where the partition begins (rule B33); -1 and -1
-    for a negative one."""
+    """Largest leader epoch not above the requested one, and its end offset, at which the next larger epoch begins. If
+    all remaining records are of larger epochs: the requested epoch, with the partition's start as its end (rule B33).
+    -1 and -1 if a negative epoch was requested."""
 
     error: ErrorCode
     message: str = ""
@@ -193,7 +194,7 @@ class ReplicaCounters:
     connections: int = 0
 
     def isr_committed(self, before: int, now: int) -> None:
-        """An ISR of `before` members was replaced by one of `now`."""
+        """Count an ISR of `now` members that replaced one of `before` members."""
         if now > before:
             mark("isr-expanded")
             self.isr_expands += 1
@@ -206,19 +207,19 @@ class Role(Enum):
     """Role of this broker for a partition; `TRANSITIONS` has the legal ways from one to another."""
 
     IDLE = "idle"
-    """Hosted, but the metadata name no leader to follow (yet)."""
+    """This broker hosts the partition, but the metadata name no leader to follow (yet)."""
     FOLLOWER = "follower"
-    """Fetches from the leader."""
+    """This broker fetches from the leader."""
     LEADER = "leader"
-    """Takes appends, and serves its followers and clients."""
+    """This broker takes appends, and serves followers and clients."""
     OFFLINE = "offline"
-    """Its log is damaged or the disk failed under it; only a restart (or its deletion) ends this."""
+    """The log is damaged or its disk failed. Only a restart, or the deletion of the partition, ends this role."""
     DELETED = "deleted"
-    """Its topic is gone, or another broker has its place."""
+    """The topic was deleted, or this broker is no longer among the replicas."""
 
 
 class FollowerStatus(NamedTuple):
-    """A follower as its leader knows it; offsets -1 while it has not fetched in this leader epoch."""
+    """State of a follower as its leader knows it; offsets are -1 until it has fetched in this leader epoch."""
 
     node_id: NodeId
     fetch_offset: int
@@ -228,20 +229,21 @@ class FollowerStatus(NamedTuple):
 
 
 class ReplicaStatus(NamedTuple):
-    """One hosted partition, for metrics, heartbeats and describe.
+    """Status of one hosted partition, for metrics, heartbeats and describe.
 
     Attributes:
         last_epoch: leader epoch of the last record.
-        isr: as committed, known on the leader; from the metadata elsewhere.
-        maximal_isr: with a proposed newcomer (leader only, else as `isr`).
-        followers: leader only.
-        last_stable_offset: below it every transaction is decided.
-        log_start_offset: where the partition begins, with its tier; local_log_start_offset: where its log does.
-        tiered: its closed segments are to go to the object store (`remote.storage.enable`).
-        tiered_bytes: of what lies there.
-        rotten: a part of its log is not what was written, and is not healed yet.
-        directory: the log directory that it lies in; empty where it has no log.
-        reason: why it is offline, else empty.
+        isr: on the leader, the ISR that it knows to be committed; elsewhere, the ISR of the metadata.
+        maximal_isr: on the leader, `isr` with every proposed member; elsewhere the same as `isr`.
+        followers: filled on the leader only.
+        last_stable_offset: every transaction below it is decided.
+        log_start_offset: first offset of the partition, object store included; local_log_start_offset: first offset on
+            this broker's disk.
+        tiered: True if closed segments are copied to the object store (`remote.storage.enable`).
+        tiered_bytes: size of the partition's segments in the object store.
+        rotten: True while a part of the log is not what was written (rot) and has not been mended.
+        directory: log directory that holds the log; empty if there is no log.
+        reason: reason for being offline, else empty.
     """
 
     topic: str
@@ -278,41 +280,41 @@ class ReplicaConfig(Settings, scope=Scope.NODE):
     """Settings of replication on one broker.
 
     Attributes:
-        flush_policy: "ack": an offset counts towards the high watermark only once it is synced (the default);
-            "replicate": Kafka's rule, the memory of min.insync.replicas machines counts.
-        fetch_window_bytes: how many bytes a follower lets a leader send ahead of what it has appended.
-        fetch_chunk_bytes: the most a lagging partition gets in one turn of catching up.
-        high_watermark_checkpoint_interval_ms: how often high watermarks are written down.
-        reconnect_backoff_ms, reconnect_backoff_max_ms: first and longest pause before a stream is opened again or a
-            refused subscription is asked for again; half of it is jitter.
-        watermark_delay_ms: how long a new high watermark may wait for data to travel with before it is sent alone.
-        stream_timeout_ms: a stream on which nothing arrived for this long is given up; each side sends a byte when
-            it has been silent for a third of it.
-        connect_timeout_ms: for opening a stream and for the first frame on it.
-        scrub_interval_ms: how often all logs are read to find what has rotted; 0: never.
-        scrub_bytes_per_second: the most that this reads.
+        flush_policy: "ack" (default): an offset counts towards the high watermark once it is synced; "replicate": as in
+            Kafka, once it is in memory, on min.insync.replicas brokers at least.
+        fetch_window_bytes: bytes that a leader may send ahead of what this follower has appended.
+        fetch_chunk_bytes: maximum bytes sent to a lagging partition in one turn.
+        high_watermark_checkpoint_interval_ms: interval at which high watermarks are written to disk.
+        reconnect_backoff_ms, reconnect_backoff_max_ms: first and longest pause before a broken stream is opened again
+            or a refused subscription is repeated; half of it is jitter.
+        watermark_delay_ms: longest wait of a new high watermark for data to travel with; then it is sent alone.
+        stream_timeout_ms: a stream on which nothing arrived for this long is closed; each side sends a byte after a
+            third of it without other traffic.
+        connect_timeout_ms: time limit for opening a stream, and for the first frame on it.
+        scrub_interval_ms: interval at which all logs are read to find rot; 0: never.
+        scrub_bytes_per_second: maximum bytes that the scrub reads in a second.
         cleaner_backoff_ms, cleaner_dedupe_buffer_bytes, cleaner_io_max_bytes_per_second: Kafka's
             log.cleaner.backoff.ms, log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.
-        disk_reserve_bytes: log.dir.reserve.bytes. This, scrub and cleaner may change while the node runs: the metadata
-            say what holds, from the first `ReplicaManager.reconfigure` on.
+        disk_reserve_bytes: log.dir.reserve.bytes. This one and those of scrub and cleaner may change while the node
+            runs: from the first `ReplicaManager.reconfigure` on, the values of the metadata hold.
     """
 
     replica_lag_time_max_ms = milliseconds(
         "replica.lag.time.max.ms",
         30_000,
-        "A follower that was not caught up for so long leaves the ISR. (One whose broker is fenced leaves at once.)",
+        "A follower that has not been caught up for this long leaves the ISR. (A fenced broker leaves at once.)",
         type=ConfigType.LONG,
     )
     retention_check_interval_ms = milliseconds(
         "log.retention.check.interval.ms",
         300_000,
-        "How often is looked for records that retention.ms and retention.bytes take.",
+        "Interval between checks for segments that retention.ms and retention.bytes allow to delete.",
         type=ConfigType.LONG,
     )
     alter_log_dirs_io_max_bytes_per_second = number(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         "1.7976931348623157E308",
-        "What moves of replicas to other log directories of this broker copy in a second, together.",
+        "Bytes a second that moves of replicas between log directories of this broker may copy, all moves together.",
         above=0,
         unit="bytes/s",
     )
@@ -320,8 +322,8 @@ class ReplicaConfig(Settings, scope=Scope.NODE):
         "log.stray.delete.delay.ms",
         3_600_000,
         "Directories of partitions whose topic was deleted, or whose replica moved, while this broker was down are "
-        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it. Those of a "
-        "cluster that knows no topic at all are never removed (-kept-stray).",
+        "renamed (-stray) at its start, and removed after this time. -1: never, as in Kafka. If the cluster knows no "
+        "topic at all they are renamed to -kept-stray and never removed.",
         low=-1,
         high=INT32_MAX,
         unit="ms",

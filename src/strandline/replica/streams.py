@@ -1,4 +1,4 @@
-"""All replication streams of one broker: those it opened to leaders, and those that followers opened to it."""
+"""All replication streams of one broker: those that it opened to leaders, and those that followers opened to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = structlog.get_logger("strandline.replica")
 
 
 class Streams:
-    """One stream for each broker that leads something followed here, one for each broker that follows something here.
+    """Streams of this broker: one to each broker that leads a partition followed here, one from each follower's broker.
 
     Invariants:
     - at most one stream of each follower's broker is served: the newest of its newest process;
@@ -30,7 +30,7 @@ class Streams:
     """
 
     def __init__(self, shared: Shared, rpc: Rpc, rng: Rng, partitions: Mapping[tuple[TopicId, int], Partition]) -> None:
-        """`partitions`: all that are hosted here, now and later."""
+        """`partitions`: live mapping of the partitions that are hosted here."""
         self._shared = shared
         self._rpc = rpc
         self._rng = rng
@@ -45,7 +45,7 @@ class Streams:
 
     @property
     def bytes_out(self) -> int:
-        """Batches sent to followers since the start."""
+        """Bytes of batches sent to followers since the start."""
         return self._ended_bytes_out + sum(link.bytes_out for link in self._links.values())
 
     def start(self) -> None:
@@ -54,7 +54,7 @@ class Streams:
         self._connect()
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """End every stream; returns the tasks that end with them."""
+        """End every stream; return the tasks that end with them."""
         self._started = False
         for link in list(self._links.values()):
             link.close()
@@ -65,7 +65,7 @@ class Streams:
         return list(self._ending)
 
     def reconnect(self) -> None:
-        """Open the streams anew: this process is registered (anew), and they introduce it as such."""
+        """Open the streams again, because this process has registered (again) and has a new broker epoch."""
         for fetcher in self._fetchers.values():
             fetcher.reconnect()
         self._connect()
@@ -88,7 +88,8 @@ class Streams:
     # Following
 
     def follow(self, partition: Partition) -> None:
-        """Follow the leader of a partition that has become a follower; once it is registered, if it is not."""
+        """Follow the leader of a partition that has become a follower; if that broker is not registered yet, wait for
+        it."""
         leader = partition.state.leader
         broker = self._brokers.get(leader)
         if broker is None:
@@ -115,7 +116,8 @@ class Streams:
             self._end(self._fetchers.pop(leader))
 
     def brokers_changed(self, brokers: Mapping[NodeId, BrokerState]) -> None:
-        """Leaders moved or appeared; followers' older processes are gone."""
+        """Take the new registrations: leaders may have a new endpoint, and streams of followers' older processes
+        end."""
         self._brokers = brokers
         for leader, fetcher in self._fetchers.items():
             broker = brokers.get(leader)
@@ -131,7 +133,7 @@ class Streams:
                 link.close()
 
     def keep_alive(self, now_ms: float) -> None:
-        """Look for silent streams."""
+        """Send a byte on streams that have been silent for a third of the timeout, and close those that timed out."""
         timeout_ms = float(self._shared.config.stream_timeout_ms)
         for link in list(self._links.values()):
             link.keep_alive(now_ms, timeout_ms / 3, timeout_ms)
@@ -141,7 +143,7 @@ class Streams:
     # Serving
 
     async def serve(self, stream: Stream) -> None:
-        """Serve one incoming stream to its end: who it is is checked once, here, and believed from then on."""
+        """Serve one incoming stream to its end. The follower's identity is checked once, on its first frame."""
         try:
             async with asyncio.timeout(self._shared.config.connect_timeout_ms / 1000):
                 frame = await stream.read()

@@ -64,25 +64,25 @@ def _switch(name: str, text: str) -> bool | None:
 
 
 class TierConfig(Settings, scope=Scope.NODE):
-    """Settings of tiered storage from a node's file: where the object store is, and what it may take."""
+    """Settings of tiered storage in a node's file: the object store, and the limits on its use."""
 
     store_url = parsed(
         STORE_URL,
         _url,
         None,
-        "The object store for old segments of topics with remote.storage.enable: s3://bucket/prefix, "
-        "gs://bucket/prefix, az://container/prefix, or file:///directory that all nodes have mounted. Give every node "
-        "the same, controllers too. Empty: no tiered storage.",
+        "Object store for old segments of topics with remote.storage.enable: s3://bucket/prefix, gs://bucket/prefix, "
+        "az://container/prefix, or file:///directory mounted on all nodes. Must be the same on every node, controllers "
+        "included. Empty: no tiered storage.",
         _URLS,
     )
     options = parsed(
         STORE_OPTIONS,
         _store_options,
         None,
-        "What the client of the object store needs beside, as KEY=VALUE,... with the names of object_store (region, "
-        "endpoint, access_key_id, ...). A value may be ${env:NAME}, ${file:/path/file.properties:key} or "
-        "${dir:/path:file}. Never shown. What is not given is taken from the environment or the machine's own role, "
-        "as that client does it.",
+        "Further options for the object store's client, as KEY=VALUE,... with the names of the object_store library "
+        "(region, endpoint, access_key_id, ...). A value may be ${env:NAME}, ${file:/path/file.properties:key} or "
+        "${dir:/path:file}. Never shown. Options that are not given come from the environment or the machine's own "
+        "role, as that library finds them.",
         "KEY=VALUE,...",
         type=ConfigType.PASSWORD,
     )
@@ -90,27 +90,27 @@ class TierConfig(Settings, scope=Scope.NODE):
         STORE_ENABLE,
         _switch,
         None,
-        f"Whether this node uses the object store. Empty: where {STORE_URL} is set.",
+        f"true: this node uses the object store; false: it does not. Empty: true if {STORE_URL} is set.",
         _SWITCH,
         type=ConfigType.BOOLEAN,
     )
     task_interval_ms = milliseconds(
         "remote.log.manager.task.interval.ms",
         30_000,
-        "How often is looked for segments to copy, and for copied ones that retention takes.",
+        "Interval between checks for segments to copy, and for copied ones that retention allows to delete.",
         type=ConfigType.LONG,
     )
     copies_max = whole(
         "remote.log.manager.copier.thread.pool.size",
         2,
-        "Segments that are copied at once (Kafka: 10; two keep a network busy, and each takes from what clients read).",
+        "Maximum segments copied at once (Kafka: 10; here two fill a network, and copies compete with clients' reads).",
         low=1,
         high=1000,
     )
     copy_bytes_per_second = whole(
         "remote.log.manager.copy.max.bytes.per.second",
         INT64_MAX,
-        "The most that copying reads and sends in a second, altogether.",
+        "Maximum bytes a second that all copies together read and send.",
         low=1,
         high=INT64_MAX,
         unit="bytes/s",
@@ -118,43 +118,44 @@ class TierConfig(Settings, scope=Scope.NODE):
     fetch_wait_max_ms = milliseconds(
         "remote.fetch.max.wait.ms",
         500,
-        "How long a fetch waits for the object store; then it is answered with what there is, and what comes late is "
-        "kept for the next one.",
+        "Longest time that a fetch waits for the object store. After it the fetch is answered without that data, which "
+        "are kept for the next fetch.",
     )
     index_cache_bytes = size(
         "remote.log.index.file.cache.total.size.bytes",
         64 << 20,
-        "Memory for indexes of objects (Kafka: 1 GiB of files; here they are in memory, a few kilobytes a segment).",
+        "Memory for the indexes of objects (Kafka: 1 GiB of files; here in memory, a few kilobytes a segment).",
         low=1 << 20,
     )
     cache_bytes = size(
         "remote.log.reader.cache.bytes",
         64 << 20,
-        "Memory for chunks of objects that consumers are reading (Kafka knows nothing like it).",
+        "Memory for the chunks of objects that consumers are reading (Kafka has no such cache).",
         low=8 << 20,
     )
-    reads_max = whole("remote.log.reader.threads", 10, "Reads of objects at once; further ones wait.", low=1, high=1000)
+    reads_max = whole("remote.log.reader.threads", 10, "Maximum reads of objects at once; more wait.", low=1, high=1000)
     timeout_ms = milliseconds(
         "remote.log.storage.timeout.ms",
         30_000,
-        "How long one request to the object store may take, before it is tried again.",
+        "Time limit of one request to the object store; then it is tried again.",
     )
     reaper_interval_ms = milliseconds(
         "remote.log.reaper.interval.ms",
         3_600_000,
-        "How often is looked for objects that no metadata name: of deleted topics, of copies that failed.",
+        "Interval between checks for objects that no metadata name: those of deleted topics and of failed copies.",
     )
     reaper_grace_ms = milliseconds(
         "remote.log.reaper.grace.ms",
         86_400_000,
-        "How long a broker finds an object that no metadata name before it deletes it; objects of deleted topics go at "
-        "once. A copy that takes half as long is given up.",
+        "Time for which a broker sees an object that no metadata name before it deletes it; objects of deleted topics "
+        "are deleted at once. A copy that takes half of this time is given up.",
         low=60_000,
     )
 
     @property
     def url(self) -> str:
-        """URL of the object store, with the prefix of the cluster's objects; "": there is none, or it is off."""
+        """URL of the object store, with the prefix of the cluster's objects; "" if there is none, or it is turned
+        off."""
         return "" if self.store_enable is False else self.store_url
 
     @property

@@ -1,12 +1,12 @@
-"""Tiered storage (KIP-405). As leader: closed segments go to the object store, and what retention takes goes from it.
-On every replica: clients read what lies there, no longer than they want to wait.
+"""Tiered storage (KIP-405). The leader copies closed segments to the object store, and deletes from it what retention
+allows. Every replica reads the object store for clients, within the time that they wait.
 
-The list in the metadata log is the truth (`strandline.proto.tier`). A segment is copied under a new id, then the
-controller is asked to add it, which fences a leader of an older epoch. It is asked to forget what is deleted, and only
-then the objects are deleted. What is cut short in between leaves objects that the list does not name: never read, and
-deleted by the reaper (`strandline.cluster.node.tier_reaper`).
+The list of segments in the metadata log is authoritative (`strandline.proto.tier`). A segment is copied under a new id;
+then the controller is asked to add it, and refuses a leader of an older epoch. To delete a segment, the controller is
+asked to forget it first, and its objects are deleted afterwards. A crash in between leaves objects that the list does
+not name: they are never read, and the reaper deletes them (`strandline.cluster.node.tier_reaper`).
 
-Nothing here calls back: a look at each led partition, once a sweep, finds what there is to do.
+Nothing here calls back: each sweep looks at every led partition and finds what there is to do.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ log = structlog.get_logger("strandline.replica")
 
 
 ChangeTiers = Callable[[Sequence[TierChange]], Awaitable[list[TierOutcome]]]
-"""Asks the active controller; raises KafkaError where it gave no answer."""
+"""Function that asks the active controller for changes of tiers; raises KafkaError if there was no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierParts:
-    """Parts that a broker needs for tiered storage; the store and the reader stay the caller's."""
+    """Parts that a broker needs for tiered storage. The store and the reader stay the caller's to close."""
 
     store: ObjectStore
     reader: TierReader
@@ -73,8 +73,8 @@ class _Piece(NamedTuple):
     """Part of a log that is to be copied next.
 
     Attributes:
-        start_offset: where the tier ends, or the segment begins.
-        is_first: there is nothing in the tier.
+        start_offset: first offset to copy: the tier's end, or the segment's base offset if that is greater.
+        is_first: True if the tier is empty.
     """
 
     segment: Segment
@@ -83,11 +83,11 @@ class _Piece(NamedTuple):
 
 
 class _Copied(NamedTuple):
-    """Segment that is in the store and has to be added to the metadata.
+    """Segment that is in the object store and is to be added to the metadata.
 
     Attributes:
-        start_offset: where the tier begins with it; AS_IT_IS: where it did.
-        begun_ms: when its copy was begun (monotonic).
+        start_offset: new start offset of the tier; AS_IT_IS: unchanged.
+        begun_ms: monotonic time at which the copy was begun.
     """
 
     core: LeaderCore
@@ -97,12 +97,13 @@ class _Copied(NamedTuple):
 
 
 class Tiering:
-    """Keeps the tiers of the partitions that this broker leads.
+    """Copies segments of the partitions that this broker leads to the object store, and deletes expired ones.
 
     Invariants:
-    - a partition has one copy under way at most, and the broker `remote.log.manager.copier.thread.pool.size`;
-    - a segment is added to the metadata only by the leader that began to copy it, and so soon that the reaper cannot
-      have taken its objects for left over.
+    - at most one copy of a partition is under way, and at most `remote.log.manager.copier.thread.pool.size` in the
+      broker;
+    - a segment is added to the metadata only by the leader that began to copy it, and early enough that the reaper
+      cannot have deleted its objects as unnamed.
     """
 
     def __init__(
@@ -125,14 +126,14 @@ class Tiering:
         self._failing_since: dict[Partition, float] = {}
         self._copies: dict[Partition, asyncio.Task[None]] = {}
         self._unanswered: dict[Partition, _Copied] = {}
-        """The controller gave no answer: it is asked again, and nothing is copied twice meanwhile."""
+        """Copied segments for which the controller gave no answer: they are added again rather than copied again."""
         self._others: set[asyncio.Task[None]] = set()
         self._raising: asyncio.Task[None] | None = None
         self._copy_due_ms = 0.0
         self.counters = TierCounters()
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Copy and delete nothing more; the tasks that end with it."""
+        """Stop copying and deleting; return the tasks that end now."""
         tasks = [*self._copies.values(), *self._others, *([] if self._raising is None else [self._raising])]
         for task in tasks:
             task.cancel()
@@ -142,7 +143,7 @@ class Tiering:
     # What there is to do
 
     def look(self, now_ms: float) -> None:
-        """Time passed (monotonic): see what has changed, and what is to be copied."""
+        """Delete, raise and copy what is due at the monotonic time `now_ms`."""
         copies = now_ms >= self._copy_due_ms
         if copies:
             self._copy_due_ms = now_ms + self._config.task_interval_ms
@@ -161,8 +162,8 @@ class Tiering:
             self._raising = spawn(self._raise_starts(), self._shared.on_fatal)
 
     def _forget(self, partition: Partition, before: Tier, tier: Tier) -> None:
-        """Delete what the metadata forgot while the partition was led here; the log on the disk does not begin earlier
-        than they say."""
+        """Delete the segments that the metadata forgot while this broker led, and raise the log's start on disk to the
+        tier's."""
         gone = [segment for segment in before.segments if segment.end_offset <= tier.start_offset]
         if gone:
             task = spawn(self._delete(self._prefix(partition), gone), self._shared.on_fatal)
@@ -175,12 +176,12 @@ class Tiering:
     # The start
 
     def raise_start(self, partition: Partition, offset: int) -> None:
-        """Have the controller forget what lies below `offset`: it is asked until it has."""
+        """Ask the controller to forget the records below `offset`, again with each sweep until it has."""
         self._starts[partition] = max(offset, self._starts.get(partition, 0))
 
     def _raise_for_deletions(self, partition: Partition, tier: Tier) -> None:
-        """Clients have deleted records, or what is left on the disks lies beyond all that the tier has: so the metadata
-        say of everything below a log's start whether it was deleted (rule B24)."""
+        """Raise the tier's start to what clients deleted, or to the log's start if that is beyond the tier's end. So
+        the metadata say of every offset below a log's start whether it was deleted (rule B24)."""
         wanted = [deletion.offset for deletion in partition.deletions]
         plog = partition.log
         # rule B24/deletions-before-the-first-copy-are-untold
@@ -208,7 +209,7 @@ class Tiering:
     # Copying
 
     def _next_piece(self, partition: Partition, copied_to: int) -> _Piece | None:
-        """The oldest closed segment that is committed and not copied; None: there is none."""
+        """Return the oldest closed segment that is committed, decided and not copied; None if there is none."""
         plog = partition.log
         if plog is None or plog.failure is not None or plog.rot:
             return None
@@ -246,7 +247,8 @@ class Tiering:
             del self._copies[partition]
 
     def _still_wanted(self, partition: Partition, copied: _Copied) -> bool:
-        """True if the segment was copied in this leadership, and the metadata do not have it, nor go beyond it."""
+        """True if the segment was copied in this leadership, and the metadata have neither it nor anything beyond
+        it."""
         return partition.leader is copied.core and partition.state.tier.end_offset <= copied.segment.base_offset
 
     def _failed(self, partition: Partition, error: Exception) -> None:
@@ -279,7 +281,7 @@ class Tiering:
         return _Copied(core, segment, start, begun_ms)
 
     async def _add(self, partition: Partition, copied: _Copied) -> bool:
-        """Have the controller add a copied segment. False where this leader may not, or nobody knows."""
+        """Ask the controller to add a copied segment. Return False if it refused, or gave no answer."""
         core, segment = copied.core, copied.segment
         in_time = self._shared.clock.monotonic_ms() - copied.begun_ms < self._config.reaper_grace_ms / 2
         if partition.leader is not core or not in_time:
@@ -313,7 +315,7 @@ class Tiering:
         return TierChange(state.topic_id, state.partition, core.leader_epoch, add, Offset(start_offset))
 
     async def _pace(self, size: int) -> None:
-        """No more than `remote.log.manager.copy.max.bytes.per.second`."""
+        """Wait until `remote.log.manager.copy.max.bytes.per.second` allows `size` more bytes."""
         while not self._throttle.has_room:
             room = asyncio.Event()
             self._throttle.when_room(room.set)
@@ -323,7 +325,7 @@ class Tiering:
     # Deleting
 
     async def _delete(self, prefix: str, segments: Iterable[TieredSegment]) -> None:
-        """Delete the objects of segments that the metadata do not name. What fails is left to the reaper."""
+        """Delete the objects of segments that the metadata no longer name. The reaper deletes those that fail here."""
         for segment in segments:
             try:
                 await self._store.delete(log_key(prefix, segment))
@@ -341,12 +343,12 @@ class Tiering:
     # Status
 
     def failing_ms(self) -> float:
-        """For how long the copies of one led partition have failed, the longest; 0: none fails."""
+        """Return the milliseconds for which copies have failed, of the partition with the most; 0 if none fails."""
         now_ms = self._shared.clock.monotonic_ms()
         return max((now_ms - since for since in self._failing_since.values()), default=0.0)
 
     def copy_lag(self) -> tuple[int, int]:
-        """Segments and bytes that may be copied and are not yet."""
+        """Return the number of segments that may be copied but are not yet, and their bytes."""
         segments = size_bytes = 0
         for partition in self._partitions.values():
             plog, config = partition.log, partition.state.log_config
@@ -366,7 +368,7 @@ class Tiering:
 T = TypeVar("T")
 
 _Read = tuple[UUID, int, int, int, bool]
-"""Segment, offset, the most that is wanted, the limit, and whether aborted transactions are wanted."""
+"""Key of a read: segment id, offset, maximum bytes, limit offset, and whether aborted transactions are wanted."""
 
 TieredRead = tuple[LogRead, Sequence[AbortedTransaction]]
 
@@ -374,10 +376,10 @@ TieredRead = tuple[LogRead, Sequence[AbortedTransaction]]
 class TierReads:
     """Reads of the tiers of all partitions of a broker.
 
-    A read that takes longer than `remote.fetch.max.wait.ms` is answered with nothing, so that the other partitions of
-    the same fetch need not wait for it. It goes on, and the fetch that comes next finds what it brought.
+    A read that takes longer than `remote.fetch.max.wait.ms` returns no data, so that it does not delay the other
+    partitions of the same fetch. It goes on in the background, and a later fetch of the same data gets its result.
 
-    Where this broker has no object store (no `remote.log.storage.url`), every read is an error that says so.
+    If this broker has no object store (no `remote.log.storage.url`), every read raises KafkaError.
     """
 
     def __init__(self, tier: TierParts | None) -> None:
@@ -386,7 +388,7 @@ class TierReads:
         self._under_way: dict[_Read, asyncio.Task[TieredRead]] = {}
 
     def stop(self) -> list[asyncio.Task[TieredRead]]:
-        """Read nothing more; the tasks that end with it."""
+        """Stop reading; return the tasks that end now."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
@@ -402,10 +404,10 @@ class TierReads:
         *,
         read_committed: bool = False,
     ) -> TieredRead:
-        """Whole batches from the one that holds `offset` on; nothing, if that takes too long or stands at the limit.
-        With `read_committed` the aborted transactions that have records in them, too.
+        """Read whole batches from the one that holds `offset` on; no data if that takes too long or if `offset` is at
+        `limit_offset`. With `read_committed`, also return the aborted transactions that have records in the data.
 
-        Raises KafkaError: KAFKA_STORAGE_ERROR where the store does not answer, CORRUPT_MESSAGE where it has rotted.
+        Raises KafkaError: KAFKA_STORAGE_ERROR if the store does not answer, CORRUPT_MESSAGE if the object is rotten.
         """
         key = segment.segment_id, offset, max_bytes, limit_offset, read_committed
         under_way = self._under_way.get(key)
@@ -421,8 +423,8 @@ class TierReads:
         return under_way.result()
 
     def _ended(self, key: _Read, task: asyncio.Task[TieredRead]) -> None:
-        """Forget a read that has ended: whoever waits has its task. Else what it brought stays in the reader's
-        cache, and an error is met again."""
+        """Forget a read that has ended. Its callers hold the task; later reads find the data in the reader's cache, or
+        meet the same error."""
         del self._under_way[key]
         if not task.cancelled():
             task.exception()
@@ -430,9 +432,10 @@ class TierReads:
     async def offset_for_timestamp(
         self, state: PartitionState, timestamp_ms: int, limit_offset: int
     ) -> TimestampedOffset | None:
-        """The first record of the tier that is as young as `timestamp_ms` or younger, below the limit; None: none.
+        """Return the first record of the tier below `limit_offset` with a timestamp of at least `timestamp_ms`, or
+        None.
 
-        Raises KafkaError as `read`.
+        Raises KafkaError as `read` does.
         """
         reader, tier = self._whole_reader(), state.tier
         for segment in tier.segments:
@@ -452,9 +455,9 @@ class TierReads:
         return None
 
     async def max_timestamp(self, state: PartitionState) -> TimestampedOffset | None:
-        """The first record of the tier that has the largest timestamp there (KIP-734); None: none has a time.
+        """Return the first record with the largest timestamp in the tier (KIP-734); None if no record has a timestamp.
 
-        Raises KafkaError as `read`.
+        Raises KafkaError as `read` does.
         """
         reader, tier = self._whole_reader(), state.tier
         newest = max(tier.segments, key=lambda segment: segment.max_timestamp_ms)
@@ -481,7 +484,7 @@ async def _read(reader: TierReader, state: PartitionState, segment: TieredSegmen
 
 
 async def _asked(read: Coroutine[object, object, T]) -> T:
-    """Await what the store gives. Raises KafkaError where it fails."""
+    """Await a read of the object store. Raises KafkaError if the store fails."""
     try:
         return await read
     except StoreError as error:

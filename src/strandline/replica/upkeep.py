@@ -14,8 +14,7 @@ from strandline.replica.streams import Streams
 from strandline.replica.tiering import Tiering
 
 SWEEP_INTERVAL_MS = 1_000
-"""Milliseconds between two searches for lagging followers, silent streams and cancelled appends: their limits are
-seconds."""
+"""Interval of the sweep for lagging followers, silent streams and cancelled appends, whose limits are seconds."""
 
 
 class Upkeep:
@@ -89,8 +88,8 @@ class Upkeep:
         self._directories.write_last_checkpoints(self._high_watermarks())
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
-        """High watermarks for the checkpoint, by partition. One that is too low after a crash only delays reads for a
-        moment after an election; those of logs that are not hosted, or not yet, are kept."""
+        """Return the high watermarks to checkpoint, by partition. One that is too low after a crash only delays reads
+        briefly after an election. Those of logs that are not hosted (yet) are kept."""
         known: dict[TopicPartition, int] = {}
         for directory in self._directories.usable:
             known.update(directory.log_dir.high_watermarks)
@@ -98,7 +97,8 @@ class Upkeep:
         return known
 
     def _sync_all(self) -> None:
-        """flush.policy = replicate: no ack waits for a sync, but a restart shall not have to scan everything."""
+        """Sync all logs. Under flush.policy = replicate no ack waits for it, but it saves a restart from scanning
+        all."""
         for partition in self._partitions.values():
             if partition.log is not None and partition.log.needs_sync:
                 self._directories.of(partition.log.home).syncer.mark(partition.log)

@@ -68,22 +68,22 @@ class ListenerConfig(Settings, scope=Scope.NODE):
     request_bytes_max = size(
         "socket.request.max.bytes",
         100 * 1024**2,
-        "The largest request that is read from a client; a longer one closes the connection.",
+        "Maximum size of a request of a client; a larger one closes the connection.",
         low=1024,
         high=INT32_MAX,
     )
     idle_ms_max = milliseconds(
         "connections.max.idle.ms",
         600_000,
-        "A client's connection without a request for so long is closed.",
+        "Time without a request after which a client's connection is closed.",
         type=ConfigType.LONG,
     )
     slow_request_ms = milliseconds(
         "slow.request.log.threshold.ms",
         1000,
-        "A request that takes this long from its last byte to the last of its answer has a line in the log, with where "
-        "the time went and which replica it waited for; at most 20 lines in 10 seconds. What a fetch waits for records "
-        "because its client wants it to does not count. 0: no lines.",
+        "Time from the last byte of a request to the last byte of its answer from which on the request is logged, "
+        "with the parts of that time and the replica it waited for; at most 20 lines in 10 seconds. Time that a fetch "
+        "waits for records by its client's wish does not count. 0: no lines.",
         low=0,
     )
     small_request_bytes_max = 4 * MIB
@@ -99,7 +99,7 @@ class BrokerConfig(Settings, scope=Scope.NODE):
     fetch_max_bytes = size(
         "fetch.max.bytes",
         55 * 1024**2,
-        "The largest answer to one fetch, whatever the client asks for.",
+        "Maximum size of the answer to one fetch, whatever the client asks for.",
         low=1024,
         high=INT32_MAX,
     )
@@ -107,45 +107,48 @@ class BrokerConfig(Settings, scope=Scope.NODE):
         "replica.selector.class",
         _selector,
         None,
-        "Which replica a consumer reads. Empty: the leader. RackAwareReplicaSelector (KIP-392): one in sync in the "
-        "consumer's own rack (client.rack), if the leader is elsewhere.",
+        "Replica that a consumer reads from. Empty: the leader. RackAwareReplicaSelector (KIP-392): an in-sync "
+        "replica in the consumer's own rack (client.rack), if the leader is in another.",
         _SELECTORS,
     )
     fetch_session_slots = whole(
         "max.incremental.fetch.session.cache.slots",
         1000,
-        "How many incremental fetch sessions are remembered; clients without one send all their partitions each time.",
+        "Maximum incremental fetch sessions; clients without a session send all their partitions with each fetch.",
         low=0,
         high=INT32_MAX,
     )
     memory_bytes = size(
         "queued.max.request.bytes",
         256 * 1024**2,
-        "Memory for requests and answers of all clients together; beyond it their sockets are not read until there is "
-        "room again.",
+        "Memory for requests and answers of all clients together; while it is used up, no more requests are read from "
+        "clients.",
         low=1024**2,
     )
     describe_partitions_max = whole(
         "max.request.partition.size.limit",
         2000,
-        "The most partitions in one answer to DescribeTopicPartitions; the rest comes with the next page.",
+        "Maximum partitions in one answer to DescribeTopicPartitions; the client asks for more in another request.",
         low=1,
         high=INT32_MAX,
     )
     request_timeout_ms = milliseconds(
-        "request.timeout.ms", 30_000, "How long an operation without a timeout of its own waits for the controller."
+        "request.timeout.ms",
+        30_000,
+        "Time that an operation without a timeout of its own waits for the controller.",
     )
     connections_max = whole(
         "max.connections",
         INT32_MAX,
-        "Connections that clients may have to this broker, through all listeners; one more is closed at once.",
+        "Maximum connections of clients to this broker, through all listeners; further ones are closed at once.",
         low=1,
         high=INT32_MAX,
     )
     connections_per_ip_max = whole(
         "max.connections.per.ip",
         INT32_MAX,
-        "Connections of one address; one more is closed at once. 0: only what max.connections.per.ip.overrides names.",
+        "Maximum connections from one address; further ones are closed at once. 0: only addresses that "
+        "max.connections.per.ip.overrides lists may connect.",
         low=0,
         high=INT32_MAX,
     )
@@ -153,20 +156,21 @@ class BrokerConfig(Settings, scope=Scope.NODE):
         "max.connections.per.ip.overrides",
         _overrides,
         "",
-        "Other limits for single addresses, as ADDRESS:COUNT,... (10.0.0.7:200); names are not looked up.",
+        "Limits for single addresses instead of max.connections.per.ip, as ADDRESS:COUNT,... (10.0.0.7:200); host "
+        "names are not resolved.",
         _OVERRIDES,
     )
     quota_windows = whole(
         "quota.window.num",
         11,
-        "The rates that quotas bound are measured over so many windows, the one under way among them.",
+        "Windows over which rates are measured for quotas, including the current one.",
         low=2,
         high=1000,
     )
     quota_window_s = whole(
         "quota.window.size.seconds",
         1,
-        "How long such a window is; a client waits no longer for a request_percentage that it has exceeded.",
+        "Length of such a window; a client that exceeds its request_percentage is delayed by at most this time.",
         low=1,
         high=3600,
         unit="s",

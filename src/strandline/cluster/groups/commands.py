@@ -1,4 +1,4 @@
-"""Commands of a group shard, and their answers. Errors that concern a whole command come as KafkaError."""
+"""Commands of a group shard and their answers. An error of a whole command is raised as KafkaError."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from strandline.proto.kafka.group_records import OffsetValue
 
 
 class JoinGroup(NamedTuple):
-    """A member joins, or joins again.
+    """Command: a member joins, or joins again.
 
     Attributes:
-        member_id: "" for a member that has none yet.
-        instance_id: of a static member (KIP-345), else None.
-        rebalance_timeout_ms: how long the others wait for this member in a rebalance.
-        protocols: (name, subscription) of the assignors that the client has, its favourite first.
-        member_id_required: the client knows KIP-394: a new dynamic member is given an id and joins again with it.
-        may_skip_assignment: the client knows KIP-814: a static leader that returns need not assign.
+        member_id: "" for a member that has no id yet.
+        instance_id: group.instance.id of a static member (KIP-345), else None.
+        rebalance_timeout_ms: maximum time in milliseconds that the other members wait for this member in a rebalance.
+        protocols: (name, subscription) of the assignors that the client supports, in the client's order of preference.
+        member_id_required: the client supports KIP-394: a new dynamic member is given an id and joins again with it.
+        may_skip_assignment: the client supports KIP-814: a static leader that returns need not compute an assignment.
     """
 
     group_id: str
@@ -38,7 +38,7 @@ class JoinGroup(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member as the group's leader sees it."""
+    """Member as described to the group's leader."""
 
     member_id: str
     instance_id: str | None
@@ -46,7 +46,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinAnswer(NamedTuple):
-    """`members` for the leader alone; `member_id` is the member's own."""
+    """Answer to `JoinGroup`: `member_id` is the member's own; only the leader gets `members`."""
 
     error: ErrorCode
     member_id: str = ""
@@ -59,8 +59,8 @@ class JoinAnswer(NamedTuple):
 
 
 class SyncGroup(NamedTuple):
-    """A member asks for its assignment; the leader brings everybody's. Protocol type and name are None where the client
-    does not tell them."""
+    """Command: a member asks for its assignment; the leader sends those of all members. `protocol_type` and
+    `protocol_name` are None if the client does not send them."""
 
     group_id: str
     generation: int
@@ -79,7 +79,7 @@ class SyncAnswer(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A member lives. Answered with an ErrorCode."""
+    """Command: heartbeat of a member. Answered with an ErrorCode."""
 
     group_id: str
     generation: int
@@ -88,21 +88,22 @@ class Heartbeat(NamedTuple):
 
 
 class Leaver(NamedTuple):
-    """A member that leaves: by its id, or by the instance id of a static member (`member_id` "", by an operator)."""
+    """Member that leaves, named by its id, or by the instance id of a static member (`member_id` is "" if an operator
+    removes it)."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class LeaveGroup(NamedTuple):
-    """Answered with one ErrorCode a leaver, in order."""
+    """Command: members leave. Answered with one ErrorCode per leaver, in their order."""
 
     group_id: str
     members: tuple[Leaver, ...]
 
 
 class OffsetToCommit(NamedTuple):
-    """`topic_id`: of the topic that had this name, or was named by this id, when the commit was accepted."""
+    """Offset in a commit. `topic_id`: id of the topic that had this name when the commit was accepted."""
 
     topic: str
     partition: int
@@ -113,16 +114,16 @@ class OffsetToCommit(NamedTuple):
 
 
 class CommitOffsets(NamedTuple):
-    """Answered with one ErrorCode an offset, in order, or `Superseded`.
+    """Command: commit offsets. Answered with one ErrorCode per offset, in their order, or with `Superseded`.
 
     Attributes:
-        generation: or member epoch; -1 with an empty member id: from outside of the group's own members.
-        retention_ms: the client's own, None for the cluster's.
-        unknown_group: the error by which this client understands that there is no such group.
+        generation: generation or member epoch; -1 with an empty member id: the client is not a member of the group.
+        retention_ms: retention in milliseconds that the client asks for; None: that of the cluster.
+        unknown_group: error that tells this client that the group does not exist.
         knows_epochs: the client's version of the request has the errors of the consumer protocol (of OffsetCommit, and
             of TxnOffsetCommit).
-        transaction: they count once it is committed (TxnOffsetCommit); None: once they are written.
-        connection: by which a client of the first protocol of transactions asks.
+        transaction: the offsets are valid once this transaction is committed (TxnOffsetCommit); None: once written.
+        connection: number of the connection of a client that uses the first protocol of transactions.
     """
 
     group_id: str
@@ -138,11 +139,11 @@ class CommitOffsets(NamedTuple):
 
 
 class FetchOffsets(NamedTuple):
-    """Answered with (topic, [(partition, value or None)]); `topics` None asks for every offset of the group. Offsets of
-    an earlier topic of that name are none.
+    """Command: read committed offsets. Answered with (topic, [(partition, value or None)]); `topics` None asks for
+    every offset of the group. The value is None if the offset belongs to an earlier topic of that name.
 
-    `member_id` and `epoch` are those of a member of the consumer protocol; None and -1 ask from outside. `stable`: an
-    offset that an open transaction may replace is `UNSTABLE` (KIP-447).
+    `member_id` and `epoch` are those of a member of the consumer protocol; None and -1: the client is not a member.
+    `stable`: an offset that an open transaction may replace is answered with `UNSTABLE` (KIP-447).
     """
 
     group_id: str
@@ -153,7 +154,7 @@ class FetchOffsets(NamedTuple):
 
 
 class Unstable(Enum):
-    """Says that an open transaction has an offset of the partition."""
+    """Marks a partition that has a pending offset in an open transaction."""
 
     UNSTABLE = "unstable"
 
@@ -164,14 +165,14 @@ FetchedOffsets = list[tuple[str, list[tuple[int, OffsetValue | Unstable | None]]
 
 
 class DeleteOffsets(NamedTuple):
-    """Answered with one ErrorCode a partition, in order."""
+    """Command: delete committed offsets. Answered with one ErrorCode per partition, in their order."""
 
     group_id: str
     partitions: tuple[tuple[str, int], ...]
 
 
 class DescribeGroup(NamedTuple):
-    """Answered with a `GroupDescription`; GROUP_ID_NOT_FOUND."""
+    """Command: describe a classic group. Answered with a `GroupDescription`, or with GROUP_ID_NOT_FOUND."""
 
     group_id: str
 
@@ -186,7 +187,8 @@ class DescribedMember(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """`protocol_name`, subscriptions and assignments are empty unless the group is stable."""
+    """Description of a classic group. `protocol_name`, subscriptions and assignments are empty unless the group is
+    stable."""
 
     group_id: str
     state: str
@@ -196,7 +198,7 @@ class GroupDescription(NamedTuple):
 
 
 class ListGroups(NamedTuple):
-    """Answered with `ListedGroup`s. Empty filters let everything through; words count in any case of letters."""
+    """Command: list groups. Answered with `ListedGroup`s. An empty filter matches every group; case does not matter."""
 
     states: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
@@ -210,13 +212,13 @@ class ListedGroup(NamedTuple):
 
 
 class DeleteGroup(NamedTuple):
-    """Answered with None; GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    """Command: delete a group. Answered with None, or with GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
 
     group_id: str
 
 
 class ForgetTopics(NamedTuple):
-    """Command: these topics were deleted, so nobody needs their offsets any more. Those of topics that were made
-    anew since stay. Answered with None."""
+    """Command: delete the offsets of these topics, which were deleted. Offsets of topics that were created since under
+    the same names are kept. Answered with None."""
 
     topics: tuple[str, ...]

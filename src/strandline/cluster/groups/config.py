@@ -23,17 +23,17 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 yet, and its client may have gone during the rebalance (Kafka's constant)."""
 
 MEMBER_BYTES_MAX = 1024 * 1024
-"""The most that one member may have in subscriptions: no more would fit into the record of its group."""
+"""Maximum bytes of one member's subscriptions: more would not fit into the record of its group."""
 
 
 UNSTORED_GROUPS_MAX = 10_000
-"""The most groups of a shard of which nothing is stored yet: memory that anybody can ask for with one request each.
-More are refused with an error that their clients retry."""
+"""Maximum groups of a shard that have nothing stored yet: each takes memory that any client can claim with one request.
+More are refused with an error that clients retry."""
 
 
 class MigrationPolicy(Enum):
-    """Direction in which groups with members may move between the protocols, in Kafka's words: `up` from the classic
-    protocol to the consumer protocol, `down` back. Empty groups move both ways whatever it says."""
+    """Directions in which groups with members may change the protocol, in Kafka's words. `up`: from the classic
+    protocol to the consumer protocol; `down`: back. Groups without members may always change."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -60,71 +60,74 @@ def _policy(name: str, text: str) -> MigrationPolicy:
 
 
 class GroupConfig(Settings, scope=Scope.NODE):
-    """Settings of groups in a node's file: who may be a member, how long what is remembered."""
+    """Settings of groups in a node's file: limits of members and sessions, retention of offsets, the internal topic."""
 
     min_session_timeout_ms = milliseconds(
         "group.min.session.timeout.ms",
         6_000,
-        "The shortest session.timeout.ms that a member may ask for; a shorter one is refused.",
+        "Shortest session.timeout.ms that a member may ask for; a shorter one is refused.",
     )
     max_session_timeout_ms = milliseconds(
-        "group.max.session.timeout.ms", 1_800_000, "The longest session.timeout.ms that a member may ask for."
+        "group.max.session.timeout.ms",
+        1_800_000,
+        "Longest session.timeout.ms that a member may ask for; a longer one is refused.",
     )
     initial_rebalance_delay_ms = milliseconds(
         "group.initial.rebalance.delay.ms",
         3_000,
-        "How long an empty group waits for more members before its first rebalance. `strandline dev` sets 150: "
-        "consumers start nearly at once, and kafka-python's still meet no race of theirs.",
+        "Time that an empty group waits for more members before its first rebalance. `strandline dev` sets 150: "
+        "consumers start nearly at once, and kafka-python's clients still do not run into a race of their own.",
         low=0,
     )
     max_size = whole(
         "group.max.size",
         10_000,
-        "The most members of one group; further ones are refused with GROUP_MAX_SIZE_REACHED (Kafka: no limit).",
+        "Maximum members of one group; more are refused with GROUP_MAX_SIZE_REACHED (Kafka: no limit).",
         low=1,
         high=INT32_MAX,
     )
     consumer_session_timeout_ms = milliseconds(
         "group.consumer.session.timeout.ms",
         45_000,
-        "A member of a group of the consumer protocol (KIP-848) that says nothing for so long is given up. They do "
-        "not choose their own.",
+        "Time without a heartbeat after which a member of a group of the consumer protocol (KIP-848) is removed. "
+        "Members of this protocol do not choose a timeout of their own.",
         low=1_000,
     )
     consumer_heartbeat_interval_ms = milliseconds(
         "group.consumer.heartbeat.interval.ms",
         5_000,
-        "How often members of the consumer protocol are told to send a heartbeat: a rebalance takes some of these.",
+        "Interval at which members of the consumer protocol are told to send heartbeats. A rebalance takes several.",
         low=10,
     )
     consumer_max_size = whole(
         "group.consumer.max.size",
         10_000,
-        "The most members of one group of the consumer protocol; further ones are refused with GROUP_MAX_SIZE_REACHED "
-        "(Kafka: no limit).",
+        "Maximum members of one group of the consumer protocol; more are refused with GROUP_MAX_SIZE_REACHED (Kafka: "
+        "no limit).",
         low=1,
         high=INT32_MAX,
     )
     consumer_assignors = words(
         "group.consumer.assignors",
         "uniform,range",
-        "The assignors that members of the consumer protocol may choose from; the first is for those that do not care. "
-        "uniform: all partitions spread evenly, moving few. range: each topic in ranges, topics of one size alike.",
+        "Assignors that members of the consumer protocol may choose from; the first is used for members that choose "
+        "none. uniform: spreads all partitions evenly and moves few. range: divides each topic into ranges, in the "
+        "same way for topics of the same size.",
         *ASSIGNORS,
     )
     consumer_migration_policy = parsed(
         "group.consumer.migration.policy",
         _policy,
         MigrationPolicy.BIDIRECTIONAL.value,
-        "Which way a group with members may move while they read: upgrade (a group of the classic protocol becomes "
-        "one of the consumer protocol with the first member that joins by that), downgrade (and a classic one again "
-        "when the last of these has gone), bidirectional, or disabled. Groups without members move both ways.",
+        "Directions in which a group with members may change its protocol: upgrade (a classic group becomes one of "
+        "the consumer protocol when the first member joins by that protocol), downgrade (it becomes classic again "
+        "when the last such member has left), bidirectional, or disabled. Groups without members may always change.",
         _POLICIES,
     )
     offset_metadata_max_bytes = whole(
         "offset.metadata.max.bytes",
         4096,
-        "The most bytes of text that a client may store beside a committed offset.",
+        "Maximum bytes of text that a client may store with a committed offset.",
         low=0,
         high=INT32_MAX,
         unit="bytes",
@@ -132,8 +135,8 @@ class GroupConfig(Settings, scope=Scope.NODE):
     offsets_retention_minutes = whole(
         "offsets.retention.minutes",
         10_080,
-        "Committed offsets of a group without members, and of topics that nobody in the group reads, are forgotten "
-        "after so long (a week).",
+        "Time after which committed offsets are deleted: those of a group without members, and those of a topic that "
+        "no member of the group reads. The default is a week.",
         low=1,
         high=INT32_MAX,
         unit="min",
@@ -141,26 +144,27 @@ class GroupConfig(Settings, scope=Scope.NODE):
     offsets_retention_check_ms = milliseconds(
         "offsets.retention.check.interval.ms",
         600_000,
-        "How often is looked for offsets that may be forgotten.",
+        "Interval between checks for committed offsets that may be deleted.",
         type=ConfigType.LONG,
     )
     commit_timeout_ms = milliseconds(
         "offsets.commit.timeout.ms",
         5_000,
-        "How long a commit waits until every in-sync replica has it, before the client is told to try again.",
+        "Time that a commit waits for all in-sync replicas to have it; after that the client is told to try again.",
     )
     topic_partitions = whole(
         "offsets.topic.num.partitions",
         50,
-        "Partitions of __consumer_offsets when it is created, at the first use of a group. Not to be changed after.",
+        "Partitions of __consumer_offsets when it is created, at the first use of a group. It must not be changed "
+        "later.",
         low=1,
         high=10_000,
     )
     topic_replication_factor = whole(
         "offsets.topic.replication.factor",
         3,
-        "Copies of each partition of __consumer_offsets when it is created; where fewer brokers are registered, as "
-        "many as there are, with a warning in the log.",
+        "Replicas of each partition of __consumer_offsets when it is created. If fewer brokers are registered, there "
+        "are as many replicas as brokers, and the log has a warning.",
         low=1,
         high=32_767,
         type=ConfigType.SHORT,
@@ -168,7 +172,7 @@ class GroupConfig(Settings, scope=Scope.NODE):
     topic_segment_bytes = size(
         "offsets.topic.segment.bytes",
         100 * 1024**2,
-        "segment.bytes of __consumer_offsets when it is created.",
+        "Value of segment.bytes that __consumer_offsets has when it is created.",
         low=1024,
         high=INT32_MAX,
     )

@@ -1,21 +1,23 @@
-"""Connections by which producers of the first protocol ask coordinators: each one's newest counts, and no other.
+"""Connections by which producers of the first protocol of transactions reach coordinators: only each producer's newest
+one is valid.
 
-The epoch of such a producer lasts over many transactions, so that nothing in a request tells which of them it is of. An
-end that waits in the network, until its client has given the connection up, has ended the transaction by another one
-and begun the next, would end that (KAFKA-17754); an offset that waits so would be committed with the next. A client
-asks one coordinator by one connection at a time, and opens another one only when it has given up the last. So a request
-by an older connection than a later one came by is of the past, whoever it reaches last. Nor does one count that was
-accepted before this coordinator's leadership, unless the producer's epoch is of this leadership: the client may have
-gone on meanwhile at the coordinator before, of whose connections nothing is known here.
+The epoch of such a producer lasts over many transactions, so a request does not tell to which of them it belongs. An
+EndTxn that is delayed in the network, until its client has given up the connection, has ended the transaction by
+another one and has begun the next, would end that next transaction (KAFKA-17754); a delayed offset would be committed
+with the next transaction. A client uses one connection to a coordinator at a time, and opens another only when it has
+given up the last. So a request by an older connection than that of a later request is outdated, whichever arrives last.
+A connection that was accepted before this coordinator's leadership is not valid either, unless the producer's epoch
+began in this leadership: the client may meanwhile have gone on at the previous coordinator, whose connections are
+unknown here.
 
-Nobody is told of a request that does not count. Its connection is closed, so that a client that uses it still, as it
-may where its coordinator has moved to a broker that it knew, sends the request again by a new one.
+A request by an invalid connection is not answered. The connection is closed, so that a client that still uses it (it
+may, if its coordinator moved to a broker that it knew) repeats the request by a new connection.
 
-A client whose offsets got no answer may also abort that transaction, and bring the offsets of the next one without any
-that came between. So behind an abort of which no offsets have come, the first that come by a connection of before it
-are refused with an error that tells to ask again: whoever does so by the same connection has read the answer, and is
-not of the past. Offsets by a connection of before the leadership are refused likewise, instead of the connection being
-closed: a group's coordinator does not hear of it when a producer begins an epoch.
+A client whose offsets got no answer may also abort that transaction, and send the offsets of the next one without any
+request in between. So after an abort of a transaction that has no offsets here, the first offsets by a connection from
+before the abort are refused with an error that the client retries: a client that repeats them by the same connection
+has read the answer, so they are not outdated. Offsets by a connection from before the leadership are refused in the
+same way, and the connection is not closed: a group's coordinator does not learn when a producer begins an epoch.
 """
 
 from __future__ import annotations
@@ -28,36 +30,36 @@ from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.marks import mark
 
 NO_CONNECTION = 0
-"""Of requests that are of the second protocol, or of a broker."""
+"""Number that stands for no connection: the request uses the second protocol, or comes from a broker."""
 
 
 class ConnectionSuperseded(StrandlineError):
-    """A request came by a connection that does not count any more: it is closed without an answer."""
+    """Raised for a request by a connection that is no longer valid; the connection is closed without an answer."""
 
 
 class ConnectionNumbers:
     """Numbers of one broker's connections, in the order in which they were accepted.
 
     Attributes:
-        newest: the last one that was given.
+        newest: last number that was given.
     """
 
     def __init__(self) -> None:
         self.newest = NO_CONNECTION
 
     def next(self) -> int:
-        """Number of a connection that is accepted now."""
+        """Return the number of a connection that is accepted now."""
         self.newest += 1
         return self.newest
 
 
 class Superseded(NamedTuple):
-    """Answer to a command of the first protocol that is not carried out: its producer has asked by a newer connection,
-    or may have asked another coordinator since it opened this one. Nobody waits for an answer of it."""
+    """Answer to a command of the first protocol that is not carried out: its producer has used a newer connection, or
+    may have used another coordinator since it opened this one. No client waits for this answer."""
 
 
 def counted(answer: Any) -> Any:
-    """The answer. Raises ConnectionSuperseded: there is none."""
+    """Return the answer. Raises ConnectionSuperseded if it is `Superseded`."""
     if isinstance(answer, Superseded):
         mark("older-connection")
         raise ConnectionSuperseded("its producer of transactions has asked, or may have asked, by a newer connection")
@@ -65,12 +67,13 @@ def counted(answer: Any) -> Any:
 
 
 class _Used(NamedTuple):
-    """The newest connection of a producer.
+    """Newest connection of a producer.
 
     Attributes:
-        epoch: under which it asked by that; `ANY_EPOCH`: whoever asks by an older one is told to say it again.
-        told: the older connection by which it was told so.
-        came: something has come in the transaction that may be open.
+        epoch: the producer's epoch in the last request by the connection; `ANY_EPOCH`: a request by an older connection
+            is refused once, with an error that the client retries.
+        told: number of the older connection that was refused in this way.
+        came: at least one request of the transaction that may be open has arrived.
     """
 
     producer_id: int
@@ -84,15 +87,15 @@ ANY_EPOCH = -1
 
 
 class NewestConnections:
-    """The newest connection of each producer, for the time of one leadership.
+    """Newest connection of each producer during one leadership.
 
-    A key is what a producer is known by: its transactional id, or its producer id where nothing else is known.
+    A key identifies a producer: its transactional id, or its producer id if the transactional id is not known.
     """
 
     def __init__(self, numbers: ConnectionNumbers, *, kept: int | None = None, asks_again: bool = False) -> None:
-        """`numbers`: of the broker, whose leadership begins now. `kept`: so many producers are remembered; None: each
-        one, until it is forgotten. `asks_again`: who comes by a connection of before the leadership is told to say it
-        again, as behind an abort."""
+        """Create it when a leadership begins. `numbers`: connection numbers of this broker. `kept`: maximum producers
+        that are remembered; None: each one until `forget`. `asks_again`: requests by a connection from before the
+        leadership are refused with an error that the client retries, as after an abort."""
         self._numbers = numbers
         self._kept = kept
         self._asks_again = asks_again
@@ -100,9 +103,9 @@ class NewestConnections:
         self._used: dict[Hashable, _Used] = {}
 
     def takes(self, key: Hashable, producer_id: int, epoch: int, connection: int) -> bool:
-        """Whether a request counts that the producer, which is the one that may write, sent by this connection.
+        """Return whether a request by this connection is valid. The producer is the one that may write at this epoch.
 
-        Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS: it has to be said again.
+        Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS if the client has to repeat the request.
         """
         if connection == NO_CONNECTION:
             return True
@@ -122,12 +125,13 @@ class NewestConnections:
         return True
 
     def begins(self, key: Hashable, producer_id: int, epoch: int) -> None:
-        """A producer has this epoch from now on: nobody has asked anything under it."""
+        """Note that a producer's epoch begins now: no request has used it yet."""
         self._put(key, _Used(producer_id, epoch, NO_CONNECTION))
 
     def ends(self, key: Hashable, producer_id: int, *, came: bool) -> None:
-        """A producer's transaction ended. Where nothing of it came its client may have asked and given up, and that be
-        under way by a connection of until now. `came`: something is known to have come, or that nothing will."""
+        """Note that a producer's transaction ended. If nothing of it arrived, its client may have sent a request and
+        given up, and the request may still arrive by a connection that exists now. `came`: a request is known to have
+        arrived, or none will arrive."""
         used = self._used.get(key)
         if used is not None and used.came:
             self._put(key, used._replace(came=False))
@@ -135,7 +139,7 @@ class NewestConnections:
             self._put(key, _Used(producer_id, ANY_EPOCH, self._numbers.newest + 1, came=False))
 
     def forget(self, key: Hashable) -> None:
-        """The producer is not known any more."""
+        """Forget a producer that no longer exists."""
         self._used.pop(key, None)
 
     def _put(self, key: Hashable, used: _Used) -> None:

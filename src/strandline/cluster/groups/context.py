@@ -1,6 +1,5 @@
-"""State that the parts of a group shard share: its groups and offsets, its deadlines, where effects go; and counters
-over all shards and their lives.
-"""
+"""State that the parts of a group shard share: groups, offsets, deadlines and collected effects; and counters of all
+shards of the process."""
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ from strandline.proto.ports import Rng
 
 
 class ShardContext:
-    """State that one shard's parts share.
+    """State that the parts of one shard share.
 
     Attributes:
-        groups: classic groups, and those that only keep offsets, by group id.
-        consumer_groups: groups of the consumer protocol; no id is in both.
+        groups: classic groups, and groups that only keep offsets, by group id.
+        consumer_groups: groups of the consumer protocol by group id; no id is in both dicts.
         offsets: group id -> topic -> partition -> committed offset.
-        pending: offsets of transactions that are open.
+        pending: offsets of open transactions.
     """
 
     __slots__ = ("config", "consumer_groups", "counters", "groups", "offsets", "out", "pending", "rng", "timers")
@@ -43,28 +42,29 @@ class ShardContext:
         self.pending = PendingOffsets()
 
     def group(self, group_id: str) -> Group:
-        """A classic group. Raises KafkaError GROUP_ID_NOT_FOUND."""
+        """Return a classic group. Raises KafkaError GROUP_ID_NOT_FOUND."""
         group = self.groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         return group
 
     def new_id(self) -> str:
-        """A member id as the clients of the consumer protocol make their own."""
+        """Return a new member id in the form that clients of the consumer protocol use for their own ids (a random
+        UUID)."""
         return str(UUID(int=self.rng.getrandbits(128), version=4))
 
     def new_member_id(self, prefix: str) -> str:
-        """New member id: client id or instance id, and what no other member ever had."""
+        """Return a new member id: `prefix` (client id or instance id) and a random part that no other member has."""
         return f"{prefix}-{self.new_id()}"
 
     def has_room_for_a_group(self) -> bool:
-        """True unless there are too many groups of which nothing is stored."""
+        """Return whether fewer than UNSTORED_GROUPS_MAX groups have nothing stored."""
         if len(self.groups) < UNSTORED_GROUPS_MAX:
             return True
         return sum(not group.stored for group in self.groups.values()) < UNSTORED_GROUPS_MAX
 
     def has_offsets(self, group_id: str) -> bool:
-        """True if the group has committed offsets, or may have some once a transaction ends."""
+        """Return whether the group has committed offsets, or may have some once a transaction ends."""
         return group_id in self.offsets or self.pending.has_group(group_id)
 
     def forget_if_unused(self, group: Group) -> None:
@@ -74,7 +74,8 @@ class ShardContext:
 
 
 def client_error(error: ErrorCode) -> ErrorCode:
-    """The error for a client of a group when a write fails: one that its library retries in the right way."""
+    """Return the error that a client of a group gets if a write fails: one that its library retries in the right
+    way."""
     if error in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -91,12 +92,12 @@ def client_error(error: ErrorCode) -> ErrorCode:
 
 @dataclass(slots=True)
 class GroupCounters:
-    """Counters since the process began.
+    """Counters since the process started.
 
     Attributes:
-        offset_commits: offsets that were written; expired and deleted ones were taken back.
+        offset_commits: committed offsets that were written, including those that expired or were deleted later.
         rebalances: generations whose assignment was committed.
-        members_expired: members whose session ended.
+        members_expired: members whose session timed out.
     """
 
     offset_commits: int = 0

@@ -1,4 +1,4 @@
-"""A coordinator on one broker: its internal topic, the runtime with the topic's shards, and the shard of a key."""
+"""Coordinator on one broker: its internal topic, the runtime with the topic's shards, and the shard of a key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ports import Clock
 
 NEWS_MS = 20.0
-"""Milliseconds between two looks whether the metadata have what is waited for."""
+"""Milliseconds between two checks whether the metadata contain the expected change."""
 
 CREATED_MS_MAX = 3_000.0
 """Maximum milliseconds to wait until this broker knows a topic that was just created; after that the client retries."""
@@ -27,18 +27,17 @@ CREATED_MS_MAX = 3_000.0
 CREATE_TIMEOUT_MS = 5_000.0
 
 NAMED_MS_MAX = 1_000.0
-"""Milliseconds that a client waits which some broker sent here: what made this broker the coordinator is known by
-then, or the client looks for the coordinator again. What made it so is known here after so long, or the client looks
-for the coordinator again."""
+"""Maximum milliseconds that a request for a shard that is not led here waits for metadata, because another broker named
+this one as its coordinator. After that the client looks for the coordinator again."""
 
 S = TypeVar("S", bound=Shard)
 
 
 class Coordinator(Generic[S]):
-    """Commands to the shard that has their key. Subscribe `on_metadata` behind the replicas.
+    """Sends each command to the shard of its key. Subscribe `on_metadata` after the replicas.
 
     Attributes:
-        none_yet: what is told while the topic does not exist.
+        none_yet: message of the error while the topic does not exist.
     """
 
     none_yet = "nothing is coordinated yet"
@@ -61,26 +60,26 @@ class Coordinator(Generic[S]):
         )
 
     def close(self) -> None:
-        """Serve nothing any more."""
+        """Stop serving."""
         self.runtime.close()
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Leaderships came or went."""
+        """Handle that partitions of the topic may have got or lost their leadership here."""
         self.runtime.on_metadata(delta, image)
 
     async def ask(self, key: str, command: Any, *, asked_ms: float | None = None, patient: bool = False) -> Any:
-        """The answer of the key's shard. `asked_ms`: when the request came (monotonic), for one that asks for many
-        keys: it waits for the news once. Raises KafkaError NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what the
-        shard says."""
+        """Send a command to the key's shard and return its answer. `asked_ms`: monotonic time at which the request
+        came, for a request with many keys, which waits for metadata only once. `patient`: see `_named_for`. Raises
+        KafkaError NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or the shard's error."""
         asked_ms = self._clock.monotonic_ms() if asked_ms is None else asked_ms
         return await self.runtime.ask(await self._named_for(key, asked_ms, patient=patient), command)
 
     async def _named_for(self, key: str, asked_ms: float, *, patient: bool) -> int:
-        """The partition that has the key. The news that this broker leads it may come here a moment later than to the
-        broker that named it (rule B34): NOT_COORDINATOR, after which librdkafka asks for committed offsets no more,
-        would be said in error. Where a leadership of it has ended here most come late, and look for the new one at
-        once; `patient`: this one waits all the same. No news can come where this broker has no copy: who is elected has
-        heard of its own."""
+        """Return the partition of the key. The metadata by which this broker leads it may arrive here a moment later
+        than at the broker that named this one (rule B34): NOT_COORDINATOR would be wrong then, and librdkafka does not
+        ask for committed offsets again after it. If the partition was led here before, most requests come late and
+        their clients look for the new coordinator at once; `patient`: the request waits in this case, too. Without a
+        replica here there is no wait: a broker that is elected has learned of its replica before."""
         until_ms = asked_ms + NAMED_MS_MAX  # rule B34/named-coordinator-denies-it
         while True:
             topic = self._image().topics.get(self.runtime.topic)

@@ -1,4 +1,4 @@
-"""The coordinator of consumer groups on one broker: the runtime with shards of groups, and their topic."""
+"""Coordinator of consumer groups on one broker: the runtime with shards of groups, and their topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from strandline.replica.manager import ReplicaManager
 
 
 class GroupCoordinator(Coordinator[GroupShard]):
-    """Commands of groups to the shard that has them."""
+    """Sends each command of a group to the group's shard."""
 
     none_yet = "no group has been used yet"
 
@@ -63,7 +63,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
         super().__init__(runtime, topic, image=image, controller=controller, clock=clock, settle_ms=settle_ms)
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Leaderships came or went; topics were deleted."""
+        """Handle changed leaderships, and topics that were created, deleted or got more partitions."""
         super().on_metadata(delta, image)
         gone = tuple(topic.name for topic in delta.deleted_topics.values())
         if gone:
@@ -79,14 +79,15 @@ class GroupCoordinator(Coordinator[GroupShard]):
     async def begin_verification(
         self, group_id: str, producer_id: int, producer_epoch: int, *, own_epoch: bool
     ) -> tuple[TopicPartition, Verification | None]:
-        """The partition that has the group, and `CoordinatorRuntime.begin_verification` of it. Raises KafkaError."""
+        """Return the partition of the group, and the result of `CoordinatorRuntime.begin_verification` for it. Raises
+        KafkaError."""
         partition = await self._named_for(group_id, self._clock.monotonic_ms(), patient=False)
         verification = self.runtime.begin_verification(partition, producer_id, producer_epoch, own_epoch=own_epoch)
         return TopicPartition(OFFSETS_TOPIC, partition), verification
 
 
 def _topics_grew(delta: MetadataDelta, image: MetadataImage) -> bool:
-    """True if topics were created, or have more partitions; elections change nothing for a group."""
+    """Return whether topics were created or got more partitions; elections do not matter for a group."""
     if delta.created_topics:
         return True
     before = delta.base.topic_by_id

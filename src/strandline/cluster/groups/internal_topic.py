@@ -1,4 +1,4 @@
-"""An internal topic, of a coordinator or of the audit: created when it is first needed."""
+"""Internal topic of a coordinator or of the audit log, created when it is first needed."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from strandline.proto.tasks import shared
 log = structlog.get_logger("strandline.coordinator")
 
 SETTLE_MS = 3_000.0
-"""Milliseconds after its own start that a broker waits for others before it creates the topic with fewer copies than
-it should have: they are starting too, most likely."""
+"""Milliseconds after its own start for which a broker waits for others before it creates the topic with fewer replicas
+than configured: most likely the others are starting, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class InternalTopicConfig:
-    """Settings of an internal topic when it is made.
+    """Settings with which an internal topic is created.
 
     Attributes:
-        partitions: how many; 0: as many as brokers are registered.
-        replication_factor: copies of each partition; fewer if fewer brokers are registered.
-        configs: what is set on the topic itself.
+        partitions: number of partitions; 0: as many as brokers are registered.
+        replication_factor: replicas of each partition; fewer if fewer brokers are registered.
+        configs: settings of the topic itself, by name.
     """
 
     name: str
@@ -41,7 +41,7 @@ class InternalTopicConfig:
 
 
 class InternalTopic:
-    """Creates the topic once, however many ask for it at the same time."""
+    """Creates the topic once, even if several callers ask for it at the same time."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class InternalTopic:
         self._creating: asyncio.Future[None] | None = None
 
     async def ensure(self) -> None:
-        """Return once it exists, by the controller's word; the own metadata may say so a moment later.
+        """Return once the topic exists according to the controller; this broker's metadata may contain it a moment
+        later.
 
         Raises:
             KafkaError: COORDINATOR_NOT_AVAILABLE with the reason.

@@ -1,10 +1,10 @@
-"""Interface of a coordinator's shard: a pure machine, commands in, writes and replies out.
+"""Interface of a coordinator's shard: a state machine without I/O that gets commands and returns writes and replies.
 
-A shard never changes what is durable by itself. It asks for a `Write`; the runtime appends it to the shard's partition
-and, once it stands in the log, calls `replay` with each record: at run time exactly as when the partition is loaded, so
-that memory is always what the log says. Records of a transaction are replayed as pending, and its marker decides. A
-write that is refused leaves nothing to undo. The answer waits until the high watermark has passed the write. What a
-shard holds beside that (members that wait, deadlines) is soft: a failover loses it, and clients bring it again.
+A shard does not change durable state by itself. It asks for a `Write`; the runtime appends it to the shard's partition
+and, once it is in the log, calls `replay` with each record, in the same way as when the partition is loaded, so that
+memory always equals the log. Records of a transaction are replayed as pending, and its marker decides. A refused write
+leaves nothing to undo. The answer waits until the high watermark has passed the write. All other state of a shard
+(waiting members, deadlines) is soft: it is lost by a failover, and clients send it again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class WriteOutcome(NamedTuple):
     """Result of a write.
 
     Attributes:
-        error: NONE once it is committed, else the error for the client.
-        written: it stands in the log (and, after an error, may be committed or lost all the same).
+        error: NONE if the write is committed, else the error for the client.
+        written: the write is in the log (after an error it may still be committed, or lost).
     """
 
     error: ErrorCode
@@ -37,10 +37,11 @@ Then = Callable[[WriteOutcome, Now], None]
 
 
 class Transaction(NamedTuple):
-    """The open transaction of a producer, as a write belongs to it.
+    """Open transaction of a producer that a write belongs to.
 
     Attributes:
-        verification: the log's own, with which the transaction begins there; None where it is open there already.
+        verification: the log's verification, with which the transaction begins in this log; None: it is open there
+            already.
     """
 
     producer_id: int
@@ -50,14 +51,14 @@ class Transaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """Records that stand in the log together or not at all.
+    """Records that are appended together or not at all.
 
     Attributes:
         then: called exactly once with the outcome, unless the shard is dropped before.
-        replay: false for records of what the shard's soft state says already.
-        late: called (as `then`, with COMMITTED) when the write is committed after all, where `then` heard an error of
-            it while it stood in the log. For a decision that has to be carried out once it is one, however late.
-        transaction: what the records wait for, before they count; None: they count at once.
+        replay: False for records whose effect is in the shard's soft state already.
+        late: called (as `then`, with COMMITTED) if the write is committed after `then` was called with an error while
+            the write was in the log. For a decision that must be carried out once it is committed, however late.
+        transaction: transaction on whose end the records depend; None: the records are valid at once.
     """
 
     records: tuple[Record, ...]
@@ -71,8 +72,8 @@ class Reply(NamedTuple):
     """An answer (or a KafkaError) to a request.
 
     Attributes:
-        after_writes: it tells of durable state, so it must wait until all that was written before is committed: else
-            a failover could take back what a client has read.
+        after_writes: the answer shows durable state, so it waits until all earlier writes are committed: otherwise a
+            failover could take back what a client has read.
     """
 
     to: Any
@@ -82,8 +83,8 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class Effects:
-    """Effects of a step of a shard: the writes in their order, then the replies, then the orders: what others are to
-    do, outside of the shard's own partition."""
+    """Effects of one step of a shard: writes in their order, then replies, then orders (work for others, outside of the
+    shard's own partition)."""
 
     writes: list[Write] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
@@ -91,7 +92,7 @@ class Effects:
 
 
 class Outbox:
-    """Collects the effects of one step; every part of a shard has the same one."""
+    """Collects the effects of one step; all parts of a shard share it."""
 
     __slots__ = ("_effects",)
 
@@ -116,40 +117,40 @@ class Outbox:
             self._effects.replies.append(Reply(to, answer, after_writes))
 
     def order(self, order: Any) -> None:
-        """Give an order, which the runtime hands on."""
+        """Add an order, which the runtime passes on."""
         self._effects.orders.append(order)
 
     def take(self) -> Effects:
-        """Return the effects collected so far, and begin anew."""
+        """Return the effects collected so far and start with none."""
         effects, self._effects = self._effects, Effects()
         return effects
 
 
 class Shard(Protocol):
-    """One partition's state. The runtime calls it on one event loop, never twice at once."""
+    """State of one partition. The runtime calls it on one event loop, never twice at once."""
 
     def replay(self, record: Record) -> None:
         """Apply a record from the log. Raises ProtocolError if it does not parse."""
 
     def replay_pending(self, record: Record, producer_id: int) -> None:
-        """Take in a record of this producer's open transaction: it counts, in the place in the log that it has now,
-        once the transaction is committed. Raises ProtocolError when it does not parse."""
+        """Apply a record of this producer's open transaction: it is valid, at its place in the log, once the
+        transaction is committed. Raises ProtocolError if it does not parse."""
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
-        """Take in the end of this producer's transaction."""
+        """Apply the end of this producer's transaction."""
 
     def loaded(self, now: Now) -> Effects:
-        """Begin to serve: every record of the log was replayed."""
+        """Start to serve, after every record of the log was replayed."""
 
     def handle(self, command: Any, to: Any, now: Now) -> Effects:
-        """Handle one command. Its reply goes to `to`, in this step or a later one."""
+        """Handle one command. The reply goes to `to`, in this step or a later one."""
 
     def ended(self, write: Write, outcome: WriteOutcome, now: Now) -> Effects:
-        """Go on with what waited for a write, which has ended."""
+        """Continue the work that waited for a write; the write has ended with `outcome`."""
 
     def tick(self, now: Now) -> Effects:
-        """Take in that deadlines may have passed."""
+        """Handle deadlines that have passed."""
 
     @property
     def next_deadline_ms(self) -> float | None:
-        """Time before which `tick` has nothing to do, by the monotonic clock in milliseconds."""
+        """Earliest time at which `tick` has work, by the monotonic clock in milliseconds; None: no deadline."""

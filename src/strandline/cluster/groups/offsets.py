@@ -1,4 +1,4 @@
-"""Committed offsets: written, read, taken back, forgotten."""
+"""Committed offsets: commit, read, delete and expire them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from strandline.proto.kafka.keyed_record import Record
 from strandline.proto.marks import mark
 
 RECORDS_PER_WRITE = 1000
-"""Tombstones in one batch at most, when offsets are forgotten."""
+"""Maximum tombstones in one batch when offsets are deleted."""
 
 
 class OffsetStore:
-    """The offsets of this shard's groups. Memory changes by `put` alone, which replays what stands in the log.
+    """Committed offsets of this shard's groups. Memory changes only by replaying records of the log.
 
-    An offset belongs to a topic id, not to a name (schedule 63): one of a deleted topic is in no answer, and is
-    forgotten when the deletion is heard of, when the log is loaded, and with the look for what has expired.
+    An offset belongs to a topic id, not to a name (schedule 63): an offset of a deleted topic is in no answer. It is
+    deleted when the topic's deletion is received, when the log is loaded, and with the periodic expiry.
     """
 
     def __init__(
@@ -50,19 +50,19 @@ class OffsetStore:
         self._image = image
 
     def put(self, key: OffsetKey, value: OffsetValue | None) -> None:
-        """Replay a record of the log, in the log's order: the last one counts, be its offset smaller or larger
-        (schedule 44)."""
+        """Replay a record of the log, in the log's order: the last one is valid, whether its offset is smaller or
+        larger (schedule 44)."""
         if self._context.pending.open:
             self._context.pending.end(key)  # rule C17/pending-offset-outlives-a-later-one
         self._count(key, value)
 
     def put_pending(self, key: OffsetKey, value: OffsetValue | None, producer_id: int) -> None:
-        """Replay a record of a transaction that is open."""
+        """Replay a record of an open transaction."""
         self._context.pending.put(key, value, producer_id)
         self.keep(key.group)
 
     def end_transaction(self, producer_id: int, commit: bool) -> None:
-        """Replay a marker. It decides whatever state the group is in (redpanda#5543)."""
+        """Replay a transaction marker. It takes effect whatever state the group is in (redpanda#5543)."""
         for key, value in self._context.pending.take(producer_id, commit=commit):
             if commit:
                 self._count(key, value)
@@ -86,16 +86,16 @@ class OffsetStore:
             self._forget_keeper(key.group)
 
     def keep(self, group_id: str) -> None:
-        """Offsets without a group, committed from outside or left by one that has ended, are a group that only keeps
-        offsets: it can be seen and deleted, and they expire."""
+        """Create an empty group for offsets without a group, if there are any: they were committed by a client that is
+        no member, or left by a group that has ended. Such a group can be listed and deleted, and its offsets expire."""
         context = self._context
         known = group_id in context.groups or group_id in context.consumer_groups
         if not known and context.has_offsets(group_id):
             context.groups[group_id] = Group(group_id, stored=True)
 
     def _forget_keeper(self, group_id: str) -> None:
-        """A group that only kept offsets, and has none any more: the log says nothing of it, so a coordinator that
-        loads it knows no such group."""
+        """Forget a group that only kept offsets and has none any more: it has no records in the log, so a coordinator
+        that loads the log does not know it either."""
         group = self._context.groups.get(group_id)
         if group is not None and group.protocol_type is None:
             group.stored = False
@@ -104,8 +104,8 @@ class OffsetStore:
     # Commit
 
     def commit(self, command: CommitOffsets, to: object, now: Now) -> None:
-        """Commit offsets; answered when they are committed; those whose text is too long are refused, the others
-        written."""
+        """Commit offsets, and answer when they are committed. Offsets whose metadata text is too long are refused, the
+        others are written."""
         self._check(command, now)
         errors = []
         records = []
@@ -136,7 +136,7 @@ class OffsetStore:
             self._context.out.reply(to, errors)
 
     def _check(self, command: CommitOffsets, now: Now) -> None:
-        """Check that the member may commit. Raises KafkaError (rule C7)."""
+        """Check that the client may commit to this group. Raises KafkaError (rule C7)."""
         consumer_group = self._context.consumer_groups.get(command.group_id)
         if consumer_group is not None:
             _check_consumer_group(consumer_group, command)
@@ -164,8 +164,8 @@ class OffsetStore:
     # Fetch
 
     def fetch(self, command: FetchOffsets, to: object) -> None:
-        """Answer with the committed offsets; unknown groups have none. Raises KafkaError for a member of the
-        consumer protocol that is none, or not at the epoch that it says."""
+        """Answer with the committed offsets; an unknown group has none. Raises KafkaError if the client names a member
+        of the consumer protocol that does not exist or has another epoch."""
         consumer_group = self._context.consumer_groups.get(command.group_id)
         if consumer_group is not None and command.member_id and not (consumer_group.is_empty and command.epoch < 0):
             consumer_group.check_epoch(command.member_id, command.epoch)
@@ -191,10 +191,10 @@ class OffsetStore:
             self._context.out.reply(to, found, after_writes=True)
 
     def _tell_when_proven(self, group_id: str, found: FetchedOffsets, to: object) -> None:
-        """Answer once a record that is written now is committed: until then no other coordinator had taken over. The
-        record is a tombstone of an offset that no group has, which compaction takes away.
+        """Answer once a record that is written now is committed: this proves that no other coordinator had taken over.
+        The record is a tombstone of an offset that no group has; compaction removes it.
 
-        Where too few replicas are in sync for any write, the answer goes out without the proof.
+        If too few replicas are in sync for any write, the answer is sent without this proof.
         """
 
         def written(outcome: WriteOutcome, _now: Now) -> None:
@@ -208,8 +208,8 @@ class OffsetStore:
         self._context.out.write((offset_record(OffsetKey(group_id, "", -1), None),), written, replay=False)
 
     def _stable(self, command: FetchOffsets, found: FetchedOffsets) -> FetchedOffsets:
-        """The same, but for partitions of which an open transaction has an offset; who asks for the whole group is told
-        also of those that have no other."""
+        """Return `found` with UNSTABLE for partitions that have an offset in an open transaction. If the client asks
+        for the whole group, partitions that have only such an offset are added."""
         pending = dict.fromkeys(self._context.pending.of_group(command.group_id))
         told: FetchedOffsets = []
         for topic, values in found:
@@ -233,7 +233,7 @@ class OffsetStore:
     # Take back
 
     def delete(self, command: DeleteOffsets, to: object) -> None:
-        """Offsets of topics that the group does not read at this moment."""
+        """Delete offsets of topics that no member of the group reads at this moment; other topics are refused."""
         read = self._read_now(command.group_id)
         errors = []
         records = []
@@ -258,7 +258,8 @@ class OffsetStore:
             self._context.out.reply(to, errors, after_writes=True)
 
     def _read_now(self, group_id: str) -> Container[str]:
-        """The topics that members of the group read; every one, while that is not known of consumers.
+        """Return the topics that members of the group read; every topic while the subscriptions of consumers are not
+        known.
 
         Raises:
             KafkaError: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP for members of another protocol type.
@@ -282,7 +283,7 @@ class OffsetStore:
         return bool(self._context.pending.producers(group_id, topic, partition))
 
     def delete_group(self, group_id: str, to: object) -> None:
-        """Delete the group with everything it has committed. Raises KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Delete a group and all its committed offsets. Raises KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         consumer_group = self._context.consumer_groups.get(group_id)
         group = self._context.group(group_id) if consumer_group is None else consumer_group
         if not group.is_empty:
@@ -303,8 +304,9 @@ class OffsetStore:
                 yield offset_record(OffsetKey(group_id, topic, partition), None)
 
     def forget_topics(self, command: ForgetTopics, to: object) -> None:
-        """A topic of that name that is created later is another topic: its readers begin anew. An offset that does not
-        say whose it is was committed before the deletion."""
+        """Delete the offsets of topics that were deleted. A topic that is created later under the same name is another
+        topic, and its consumers start without offsets. An offset without a topic id was committed before the
+        deletion."""
         # schedule 63/deletion-forgets-the-new-topic
         gone = [
             OffsetKey(group_id, topic, partition)
@@ -323,10 +325,12 @@ class OffsetStore:
         self._context.out.reply(to, None)
 
     def forget_gone(self) -> None:
-        """Offsets of topics that were deleted while nobody served these groups, or whose end could not be written then.
+        """Delete offsets of topics that were deleted while no broker served these groups, or whose tombstones could not
+        be written then.
 
-        Nobody leads this partition with metadata older than those by which any offset in it was accepted: a coordinator
-        that hears of a topic has heard of every election before it. So what is not there was deleted.
+        The metadata of this partition's leader are never older than those by which any offset in it was accepted: a
+        coordinator that learns of a topic has learned of every election before it. So a topic that is not in them was
+        deleted.
         """
         gone = [
             OffsetKey(group_id, topic, partition)
@@ -345,7 +349,7 @@ class OffsetStore:
         return topic not in self._image().topics or self._is_of_another(topic, value)
 
     def _forget(self, gone: list[OffsetKey]) -> None:
-        """Write the ends of these offsets, and of what is pending of the same partitions."""
+        """Write tombstones for these offsets; they end pending offsets of the same partitions, too."""
         keys = dict.fromkeys(gone)
         self._context.counters.offset_deletions += len(keys)
         self._write_in_pieces([offset_record(key, None) for key in keys])
@@ -353,7 +357,7 @@ class OffsetStore:
     # Expiry
 
     def expire(self, now: Now) -> None:
-        """Forget offsets that were not used for the retention time (KIP-211), and groups without any offsets and
+        """Delete offsets that were not used for the retention time (KIP-211), and groups that have neither offsets nor
         members."""
         self.forget_gone()
         for group in list(self._context.groups.values()):
@@ -370,7 +374,8 @@ class OffsetStore:
             self._expire_consumer_group(consumer_group, now)
 
     def _expire_consumer_group(self, group: ConsumerGroup, now: Now) -> None:
-        """Forget offsets by the time of their commit, for topics that no member reads any more."""
+        """Delete offsets whose retention time since their commit has passed, of topics that no member reads any
+        more."""
         read = self._consumer_protocol.subscribed(group)
         offsets = self._context.offsets.get(group.group_id, {})
         expired = [
@@ -389,12 +394,13 @@ class OffsetStore:
         self._write_in_pieces(records)
 
     def _ends_ms(self, value: OffsetValue, since_ms: int) -> int:
-        """Time after which an unused offset may be forgotten."""
+        """Return the wall-clock time in milliseconds after which an unused offset may be deleted."""
         return since_ms + self._context.config.offsets_retention_ms if value.expire_ms == NEVER else value.expire_ms
 
     def _expired(self, group: Group, now: Now) -> Iterator[OffsetKey]:
-        """A group without members forgets by the time since it has none; one that reads other topics by now, and one
-        that only keeps offsets, by the time of the commit. A rebalance forgets nothing."""
+        """Yield the expired offsets of a classic group. For a group without members the retention time counts from when
+        it became empty; for topics that the members no longer read, and for a group that only keeps offsets, from the
+        commit. During a rebalance nothing expires."""
         used: tuple[str, ...] | None = ()
         since_empty = NEVER
         if group.protocol_type is not None and group.is_empty:
@@ -415,7 +421,7 @@ class OffsetStore:
                     yield OffsetKey(group.group_id, topic, partition)
 
     def _write_in_pieces(self, records: list[Record]) -> None:
-        """Nobody waits: what could not be written is tried again with the next look."""
+        """Write records in batches. Nothing waits for the result: a failed write is repeated with the next expiry."""
         for start in range(0, len(records), RECORDS_PER_WRITE):
             piece = tuple(records[start : start + RECORDS_PER_WRITE])
             self._context.out.write(piece, lambda _outcome, _now: None)
@@ -430,8 +436,8 @@ _EVERY_TOPIC = _EveryTopic()
 
 
 def _check_consumer_group(group: ConsumerGroup, command: CommitOffsets) -> None:
-    """Check that the member may commit in a group of the consumer protocol: members may, at their epoch, and any client
-    while the group has no members."""
+    """Check that the client may commit to a group of the consumer protocol: a member with its current epoch may, and
+    any client while the group has no members. Raises KafkaError."""
     if command.generation < 0 and group.is_empty:
         return
     in_transaction = command.transaction is not None

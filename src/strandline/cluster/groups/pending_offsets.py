@@ -1,4 +1,4 @@
-"""Offsets of open transactions (TxnOffsetCommit): they stand in the log, and a marker says whether they count."""
+"""Offsets of open transactions (TxnOffsetCommit): they are in the log, and a marker decides whether they are valid."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from strandline.proto.kafka.group_records import OffsetKey, OffsetValue
 
 
 class PendingOffsets:
-    """Offsets by producer id, for one has at most one transaction open in a log; and by partition, in the log's order.
+    """Pending offsets by producer id (a producer has at most one open transaction in a log) and by partition, in the
+    log's order.
 
-    One rule decides what a partition's offset is: of all commits that are in no transaction, or in one that was
-    committed, the last one in the log counts, wherever the markers stand (KAFKA-14505). So an offset that was written
-    behind a pending one, and counts, ends that one: no marker can bring it back. It needs no position of either.
+    One rule decides the offset of a partition: of all commits that are in no transaction or in a committed one, the
+    last one in the log is valid, wherever the markers are (KAFKA-14505). So a valid offset behind a pending one ends
+    the pending one: no marker can bring it back. The rule needs the log positions of neither.
 
     Attributes:
-        open: what the producers with open transactions have committed in them. Nobody else may change it.
+        open: producer id -> offsets that the producer has committed in its open transaction. Only this class may change
+            it.
     """
 
     __slots__ = ("_by_group", "open")
@@ -23,17 +25,17 @@ class PendingOffsets:
     def __init__(self) -> None:
         self.open: dict[int, dict[OffsetKey, OffsetValue | None]] = {}
         self._by_group: dict[str, dict[tuple[str, int], dict[int, None]]] = {}
-        """Group -> (topic, partition) -> producers, in the order of their last offsets of it in the log."""
+        """Group -> (topic, partition) -> producers, in the order of their last offsets of the partition in the log."""
 
     def put(self, key: OffsetKey, value: OffsetValue | None, producer_id: int) -> None:
-        """Add the last written offset of an open transaction; None: it was deleted."""
+        """Add the newest offset of an open transaction; None: the transaction deletes the offset."""
         producers = self._by_group.setdefault(key.group, {}).setdefault((key.topic, key.partition), {})
         producers.pop(producer_id, None)
         producers[producer_id] = None
         self.open.setdefault(producer_id, {})[key] = value
 
     def take(self, producer_id: int, *, commit: bool) -> list[tuple[OffsetKey, OffsetValue | None]]:
-        """End a producer's transaction. Returns its offsets, which are valid now if it was committed."""
+        """End a producer's transaction. Returns its offsets, which are valid from now on if `commit`."""
         ended = list(self.open.get(producer_id, {}).items())
         for key, _ in ended:
             # rule C17/earlier-offset-committed-later-counts
@@ -43,12 +45,13 @@ class PendingOffsets:
         return ended
 
     def _before(self, key: OffsetKey, producer_id: int) -> list[int]:
-        """Producers whose pending offset of this partition was written before this one's."""
+        """Return the producers whose pending offset of this partition was written before that of `producer_id`."""
         producers = list(self._by_group[key.group][key.topic, key.partition])
         return producers[: producers.index(producer_id)]
 
     def end(self, key: OffsetKey) -> None:
-        """Drop what is pending of a partition: an offset behind it counts, or the tombstone of one."""
+        """Drop the pending offsets of a partition: a valid offset, or the tombstone of one, is behind them in the
+        log."""
         for producer_id in list(self.producers(key.group, key.topic, key.partition)):
             self._remove(key, producer_id)
 
@@ -68,17 +71,17 @@ class PendingOffsets:
     # Looking
 
     def producers(self, group_id: str, topic: str, partition: int) -> dict[int, None]:
-        """The producers in whose open transactions an offset of this partition is; none: it is stable."""
+        """Return the producers with a pending offset of this partition. Without any, the offset is stable."""
         return self._by_group.get(group_id, {}).get((topic, partition), {})
 
     def has_group(self, group_id: str) -> bool:
         return group_id in self._by_group
 
     def of_group(self, group_id: str) -> Iterator[tuple[str, int]]:
-        """(topic, partition) of every offset of the group that is pending."""
+        """Yield (topic, partition) of every pending offset of the group."""
         yield from self._by_group.get(group_id, {})
 
     def all(self) -> Iterator[tuple[OffsetKey, OffsetValue | None]]:
-        """Every offset of every open transaction."""
+        """Yield every offset of every open transaction."""
         for offsets in self.open.values():
             yield from offsets.items()

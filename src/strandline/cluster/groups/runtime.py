@@ -1,15 +1,15 @@
-"""The runtime of coordinators: hosts the shards of the partitions of an internal topic that this broker leads.
+"""Runtime of coordinators: hosts the shards of those partitions of an internal topic that this broker leads.
 
     leadership gained   load: replay the log to its end, wait until all of it is committed, then serve
     a command           the shard's `handle`; its writes are appended with acks=all and replayed into memory at once;
-                        the reply goes out when the high watermark has passed them
+                        the reply is sent when the high watermark has passed the writes
     a marker            appended as a write, and takes effect in the shard at once
-    a write is refused  nothing stands in the log, so nothing was replayed: there is nothing to undo
-    leadership lost     drop the shard; requests that wait get NOT_COORDINATOR, and clients find the new coordinator
+    a write is refused  nothing is in the log, so nothing was replayed: there is nothing to undo
+    leadership lost     drop the shard; waiting requests get NOT_COORDINATOR, and clients find the new coordinator
 
-What is loaded is keyed by (topic id, leader epoch): a load that an election has overtaken serves nobody (schedule 37).
-One timer for the deadlines of all shards, one wheel for the time that writes may take, one task that loads, partition
-by partition.
+Each load belongs to a (topic id, leader epoch): a load that a later election has overtaken does not serve
+(schedule 37). There is one timer for the deadlines of all shards, one timer wheel for write timeouts, and one task that
+loads the partitions one after the other.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from strandline.replica.states import ACKS_ALL
 log = structlog.get_logger("strandline.coordinator")
 
 NO_SEQUENCE = -1
-"""Base sequence of a coordinator's batch in a producer's transaction."""
+"""Base sequence of a coordinator's batch in a producer's transaction: none."""
 
 WRITE_GRANULARITY_MS = 100.0
 TICK_MS_MIN = 1.0
@@ -61,13 +61,13 @@ S = TypeVar("S", bound=Shard)
 
 
 def not_coordinator() -> KafkaError:
-    """Made anew each time: an exception that is raised keeps its traceback."""
+    """Return a new NOT_COORDINATOR error. It is made anew each time because a raised exception keeps its traceback."""
     return KafkaError(ErrorCode.NOT_COORDINATOR, "this broker is not the coordinator")
 
 
 class Phase(Enum):
-    """LOADING: replays the log, or waits until what it has replayed is committed. FAILED: the log does not parse; the
-    operator has to look. DROPPED: of a leadership that has ended."""
+    """State of a hosted shard. LOADING: it replays the log, or waits until the replayed records are committed. FAILED:
+    the log does not parse; the operator has to look. DROPPED: its leadership has ended."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -76,9 +76,9 @@ class Phase(Enum):
 
 
 class _Pending:
-    """A write that stands in the log and is not committed yet, and the replies that wait behind it.
+    """Write that is in the log and not committed yet, and the replies that wait behind it.
 
-    Once `answered`, because it took too long, nobody waits for it; it may still be committed.
+    Once `answered`, after a timeout, no request waits for it; it may still be committed.
     """
 
     __slots__ = ("_expired", "answered", "append", "behind", "hosted", "ticket", "write")
@@ -98,12 +98,12 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class Hosted(Generic[S]):
-    """A shard and the leadership it belongs to.
+    """Shard and the leadership that it belongs to.
 
     Attributes:
-        waiting: the requests that are not answered yet.
+        waiting: requests that are not answered yet.
         pending: writes that are not committed yet, in the order of the log.
-        end_offset: the log's end when it was loaded.
+        end_offset: end offset of the log when it was loaded.
     """
 
     partition: int
@@ -116,10 +116,11 @@ class Hosted(Generic[S]):
 
 
 class CoordinatorRuntime(Generic[S]):
-    """Subscribe `on_metadata` behind whatever applies metadata to the replicas, and `on_hosted` to the replicas.
+    """Hosts the shards of one internal topic. Subscribe `on_metadata` after the subscriber that applies metadata to the
+    replicas, and `on_hosted` to the replicas.
 
     Invariants:
-    - at most one shard a partition is not DROPPED, and it is of the leadership that the replicas have;
+    - at most one shard per partition is not DROPPED, and it belongs to the leadership that the replicas have;
     - a shard that is not SERVING handles no command;
     - every future that `ask` waits for ends: with its reply, or with the end of the shard.
     """
@@ -135,8 +136,8 @@ class CoordinatorRuntime(Generic[S]):
         on_order: Callable[[Any], None] | None = None,
         on_drop: Callable[[int, LeaderEpoch], None] | None = None,
     ) -> None:
-        """`make_shard` gets the partition and the leader epoch; `on_order` a shard's orders, of which those are void
-        whose shard `on_drop` names."""
+        """Create a runtime without shards. `make_shard` gets the partition and the leader epoch. `on_order` gets the
+        orders of shards; `on_drop` gets the partition and leader epoch of a dropped shard, whose orders are void."""
         self.topic = topic
         self._replicas = replicas
         self._clock = clock
@@ -147,7 +148,7 @@ class CoordinatorRuntime(Generic[S]):
         self._topic_id: TopicId | None = None
         self._hosted: dict[int, Hosted[S]] = {}
         self._given_up: dict[int, None] = {}
-        """Partitions that this broker has led since its start, and leads no more."""
+        """Partitions that this broker has led since its start and no longer leads."""
         self._to_load: deque[Hosted[S]] = deque()
         self._loader: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -157,12 +158,12 @@ class CoordinatorRuntime(Generic[S]):
         self._draining = False
         self._closed = False
         self.partition_load_ms_max = 0.0
-        """The longest that a partition took from the election here to its first command."""
+        """Longest time in milliseconds from the start of a partition's load to its first command."""
 
     # Life
 
     def close(self) -> None:
-        """Serve nothing any more; requests that wait get NOT_COORDINATOR."""
+        """Stop serving; waiting requests get NOT_COORDINATOR."""
         self._closed = True
         for partition in list(self._hosted):
             self._drop(partition)
@@ -173,7 +174,8 @@ class CoordinatorRuntime(Generic[S]):
         self._write_deadlines.close()
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take up and give up what the replicas lead by now; they have seen the same metadata already."""
+        """Start or drop shards according to the partitions that are led here now; the replicas have applied the same
+        metadata already."""
         topic = image.topics.get(self.topic)
         self._topic_id = None if topic is None else topic.topic_id
         if topic is None:
@@ -184,7 +186,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._look(partition)
 
     def on_hosted(self, tp: TopicPartition) -> None:
-        """Hear of a partition that is hosted now (`ReplicaManager.on_hosted`)."""
+        """Handle that a replica of this partition is hosted now (`ReplicaManager.on_hosted`)."""
         if tp.topic == self.topic:
             self._look(tp.partition)
 
@@ -207,8 +209,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._loader = spawn(self._load_all(), self._replicas.fatal)
 
     def _drop(self, partition: int) -> None:
-        """Drop a shard: the leadership has ended, or the shard is of no use; its state is the log's, and another
-        reads it there."""
+        """Drop a shard because its leadership has ended or the shard is broken. Its state is in the log, and another
+        shard loads it from there."""
         hosted = self._hosted.pop(partition)
         self._given_up[partition] = None
         hosted.phase = Phase.DROPPED
@@ -244,15 +246,15 @@ class CoordinatorRuntime(Generic[S]):
             log.error("a coordinator cannot load its partition", partition=str(tp), error=str(error))
             return
         except Exception:
-            # A record that this program cannot bear would fell the next broker as well: the partition alone is out.
+            # A record that breaks this program would break the next broker as well: only this partition fails.
             hosted.phase = Phase.FAILED
             log.exception("internal error: a coordinator cannot load its partition", partition=str(tp))
             return
         self._serve_when_committed(hosted, began_ms)
 
     def _serve_when_committed(self, hosted: Hosted[S], began_ms: float) -> None:
-        """A new leader has records of which it cannot tell yet whether they are committed. Until they are
-        committed no answer may show them (schedule 41)."""
+        """Serve once the loaded records are committed. A new leader does not know yet which of its records are
+        committed; until then no answer may show them (schedule 41)."""
 
         def serve() -> None:
             if hosted.phase is not Phase.LOADING:
@@ -265,7 +267,7 @@ class CoordinatorRuntime(Generic[S]):
         self._when_committed(hosted, hosted.end_offset, serve)
 
     def _when_committed(self, hosted: Hosted[S], offset: int, then: Callable[[], None]) -> None:
-        """Call `then` once the high watermark has reached `offset`, at once if it has; never if the leadership ends
+        """Call `then` once the high watermark has reached `offset` (at once if it has); never if the leadership ends
         before."""
         if hosted.phase is Phase.DROPPED:
             return
@@ -289,7 +291,7 @@ class CoordinatorRuntime(Generic[S]):
     # Commands
 
     async def ask(self, partition: int, command: Any) -> Any:
-        """The shard's answer.
+        """Send a command to a shard and return its answer.
 
         Raises:
             KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (its log does not
@@ -305,22 +307,23 @@ class CoordinatorRuntime(Generic[S]):
             hosted.waiting.pop(future, None)
 
     def knows(self, partition: int) -> bool:
-        """True if the partition is, or will be, hosted here, so that nobody has to wait for metadata. Of a partition
-        that is not led here, who asks may have heard of an election that this broker has not heard of yet."""
+        """Return whether the partition is hosted here, or will be, so that it is pointless to wait for metadata. If it
+        is not led here, the client may have learned of an election that this broker has not learned of yet."""
         waits = self._replicas.waits_for_log(TopicPartition(self.topic, partition))
         return self._closed or partition in self._hosted or waits
 
     def has_copy(self, partition: PartitionRecord) -> bool:
-        """True if this broker is a replica, by these metadata. It follows before it can be elected."""
+        """Return whether this broker is a replica according to this record. A broker is a follower before it can be
+        elected."""
         return self._replicas.node_id in partition.replicas
 
     def gave_up(self, partition: int) -> bool:
-        """True if this broker has led the partition since its start, and leads it no more, as far as it has heard:
-        the request comes late, most likely, or its client has heard of a second election."""
+        """Return whether this broker has led the partition since its start and, as far as it knows, leads it no longer:
+        most likely the request comes late, else its client has learned of a second election."""
         return partition in self._given_up
 
     def serving(self, partition: int) -> Hosted[S]:
-        """Raises KafkaError as `ask` does."""
+        """Return the partition's shard if it serves. Raises KafkaError as `ask` does."""
         hosted = self._hosted.get(partition)
         if hosted is None:
             if self._replicas.waits_for_log(TopicPartition(self.topic, partition)):
@@ -334,7 +337,7 @@ class CoordinatorRuntime(Generic[S]):
         return hosted
 
     def hosted(self) -> Iterator[Hosted[S]]:
-        """Every shard here, by partition."""
+        """Yield every hosted shard, in the order of partitions."""
         for partition in sorted(self._hosted):
             yield self._hosted[partition]
 
@@ -358,8 +361,9 @@ class CoordinatorRuntime(Generic[S]):
     def begin_verification(
         self, partition: int, producer_id: int, producer_epoch: int, *, own_epoch: bool = False
     ) -> Verification | None:
-        """Permission to be asked of the producer's coordinator, before its first records go to this partition; None
-        where its transaction is open there. `own_epoch`: the epoch is the transaction's own (KIP-890).
+        """Return a verification that the producer's coordinator must confirm before the first records of the producer's
+        transaction are written to this partition; None if the transaction is open there already. `own_epoch`: the epoch
+        belongs to this transaction alone (KIP-890).
 
         Raises KafkaError as `ask`, and INVALID_PRODUCER_EPOCH."""
         self.serving(partition)
@@ -370,7 +374,7 @@ class CoordinatorRuntime(Generic[S]):
         return log.begin_verification(producer_id, producer_epoch, NO_SEQUENCE, begins_at_0=own_epoch)
 
     def end_verification(self, partition: int, verification: Verification) -> None:
-        """The producer's coordinator has refused it for good."""
+        """Drop a verification that the producer's coordinator has refused for good."""
         log = self._log(partition)
         if log is not None:
             log.end_verification(verification)
@@ -385,8 +389,9 @@ class CoordinatorRuntime(Generic[S]):
         """Write the marker that ends a producer's transaction. It takes effect in the shard at once, as records do, and
         is answered when it is committed (KAFKA-17507).
 
-        A shard that is being loaded takes none: it would be behind what is read, and the transaction open for ever
-        (redpanda#6423). `leader_epoch` and errors: of `ReplicaManager.append_marker`, and errors as `ask` raises them.
+        A shard that is being loaded refuses markers: the load has passed the marker's place, and the transaction would
+        stay open for ever (redpanda#6423). `leader_epoch` and errors are those of `ReplicaManager.append_marker`;
+        errors that `ask` raises are returned as well.
         """
         try:
             hosted = self.serving(partition)  # rule C17/marker-taken-while-loading
@@ -421,8 +426,8 @@ class CoordinatorRuntime(Generic[S]):
     # Steps of shards
 
     def _step(self, hosted: Hosted[S], step: Callable[[], Effects]) -> None:
-        """Run one step of a shard and all that follows from it at once. A shard that breaks is loaded anew; that it
-        broke is an internal error, and the loop's exception handler hears of it, as of a task that dies."""
+        """Run one step of a shard and carry out its effects. A shard that raises an exception is loaded anew; this is
+        an internal error, which the event loop's exception handler gets, as for a task that dies."""
         if hosted.phase is not Phase.SERVING:
             return
         try:
@@ -449,7 +454,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._on_order(order)
 
     def _reply_behind(self, hosted: Hosted[S], last: _Pending, reply: Reply) -> None:
-        """Reply behind the last write: the answer may show what is lost with it, or is refused after too long."""
+        """Reply after the last write is committed: the answer may show data that is lost if the write is; it is refused
+        if the write takes too long."""
         if last.answered:
             self._reply(hosted, reply.to, not_coordinator())
         else:
@@ -488,7 +494,7 @@ class CoordinatorRuntime(Generic[S]):
         append: Callable[[AppendDone], Append | None],
         replay: Callable[[], None],
     ) -> None:
-        """Append as `append` does it; what stands in the log then, is taken into memory by `replay`."""
+        """Append with `append`; if the records are in the log then, apply them to memory with `replay`."""
         pending = _Pending(hosted, write, self._write_expired)
         at_once: list[Append] = []
         synchronous = True
@@ -514,12 +520,13 @@ class CoordinatorRuntime(Generic[S]):
             pending.ticket = self._write_deadlines.add(self._write_timeout_ms, pending.expire)
 
     def _look_anew_after(self, hosted: Hosted[S], error: ErrorCode) -> None:
-        """A disk that fails ends a leadership before the controller says so."""
+        """Check the leadership again after an error of the disk: such a failure ends a leadership before the controller
+        does."""
         if error in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER):
             asyncio.get_running_loop().call_soon(self._look, hosted.partition)
 
     def _write_ended(self, pending: _Pending, outcome: Append) -> None:
-        """End a write in the next turn of the loop: the call comes from within the replicas."""
+        """End a write in the next turn of the event loop, because the call comes from within the replicas."""
         self._ended.append((pending, outcome))
         if not self._draining:
             self._draining = True
@@ -534,7 +541,7 @@ class CoordinatorRuntime(Generic[S]):
             self._tell(pending, result)
 
     def _write_expired(self, pending: _Pending) -> None:
-        """Answer a write that took too long: it may still be committed; the client gets an error that it retries."""
+        """Answer a write that took too long with an error that the client retries; the write may still be committed."""
         self._tell(pending, WriteOutcome(ErrorCode.REQUEST_TIMED_OUT, True))
 
     def _tell(self, pending: _Pending, outcome: WriteOutcome) -> None:
@@ -552,7 +559,7 @@ class CoordinatorRuntime(Generic[S]):
         self._tell_late(hosted, pending.write, pending.append, outcome)
 
     def _tell_late(self, hosted: Hosted[S], write: Write, append: Append | None, outcome: WriteOutcome) -> None:
-        """Tell the shard when a write that ended with an error in the log is committed all the same."""
+        """Call the write's `late` if a write that was answered with an error is committed after all."""
         late = write.late
         # rule C14/late-decision-is-forgotten
         if outcome.error is ErrorCode.NONE or not outcome.written or late is None or append is None:

@@ -1,4 +1,4 @@
-"""The shard of one partition of `__consumer_offsets`: commands and records go to the part that knows them."""
+"""Shard of one partition of `__consumer_offsets`: passes each command and record to the part responsible for it."""
 
 from __future__ import annotations
 
@@ -52,23 +52,24 @@ from strandline.proto.kafka.keyed_record import Record
 from strandline.proto.ports import Rng
 
 CLASSIC = "classic"
-"""Kafka's word for the type of group whose members assign among themselves."""
+"""Kafka's word for the type of group whose members compute the assignment themselves."""
 
 CONSUMER = "consumer"
-"""Protocol of groups whose coordinator assigns."""
+"""Kafka's word for the type of group whose coordinator computes the assignment (KIP-848)."""
 
 _EXPIRE = "expire"
 
 
 PRODUCERS_KEPT = 10_000
-"""Producers of transactions whose newest connection a shard remembers."""
+"""Maximum transactional producers whose newest connection a shard remembers."""
 
 
 class GroupShard:
     """A `Shard` of groups.
 
     Attributes:
-        unknown_records: records of kinds that this version does not know; they are kept in the log and not acted upon.
+        unknown_records: number of records of kinds that this version does not know; they are kept in the log and
+            ignored.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class GroupShard:
         image: Callable[[], MetadataImage],
         connection_numbers: ConnectionNumbers,
     ) -> None:
-        """`connection_numbers`: of this broker's clients."""
+        """Create an empty shard. `connection_numbers`: numbers of the connections of this broker's clients."""
         self._context = ShardContext(config, rng, counters)
         self._rebalancing = Rebalancing(self._context)
         self._classic = ClassicProtocol(self._context, self._rebalancing)
@@ -95,7 +96,7 @@ class GroupShard:
     # Shard
 
     def replay(self, record: Record) -> None:
-        """Raises ProtocolError for a record that does not parse."""
+        """Apply a record of the log. Raises ProtocolError for a record that does not parse."""
         key = read_key(record.key)
         if isinstance(key, OffsetKey):
             self._offsets.put(key, None if record.value is None else OFFSET.read(record.value))
@@ -112,7 +113,8 @@ class GroupShard:
             self.unknown_records += 1
 
     def replay_pending(self, record: Record, producer_id: int) -> None:
-        """Only offsets are committed in transactions. Raises ProtocolError for a record that does not parse."""
+        """Apply a record of an open transaction; only offsets are committed in transactions. Raises ProtocolError for a
+        record that does not parse."""
         key = read_key(record.key)
         if isinstance(key, OffsetKey):
             value = None if record.value is None else OFFSET.read(record.value)
@@ -127,8 +129,8 @@ class GroupShard:
         self._connections.ends(producer_id, producer_id, came=came)
 
     def _counts(self, command: CommitOffsets) -> bool:
-        """Whether offsets came by their producer's newest connection: others may be of a transaction before. Raises
-        KafkaError as `NewestConnections.takes`."""
+        """Return whether offsets came by their producer's newest connection: others may belong to an earlier
+        transaction. Raises KafkaError as `NewestConnections.takes`."""
         if command.transaction is None:
             return True
         producer_id, epoch, _verification = command.transaction
@@ -136,8 +138,8 @@ class GroupShard:
         return self._connections.takes(producer_id, producer_id, epoch, command.connection)
 
     def _replay_consumer_group(self, key: ConsumerGroupKey, value: bytes | None) -> None:
-        """A group of the consumer protocol is there with any of its records, in whatever order they come: the log keeps
-        the last of each. It ends with the tombstone of its epoch."""
+        """Apply a record of a group of the consumer protocol. Any of its records creates the group, in any order,
+        because compaction keeps only the last record of each key. The tombstone of the group's epoch ends the group."""
         group = self._context.consumer_groups.get(key.group)
         if value is None and (group is None or key.kind is Kind.GROUP):
             self._drop_consumer_group(key.group)
@@ -154,14 +156,14 @@ class GroupShard:
             self._changes.forget(group)
 
     def _drop(self, group_id: str) -> None:
-        """Deleted, expired, or a group of the other protocol now."""
+        """Remove a classic group that was deleted, has expired, or now uses the other protocol."""
         group = self._context.groups.pop(group_id, None)
         if group is not None:
             self._rebalancing.end(group)
 
     def loaded(self, now: Now) -> Effects:
-        """Every member that the log knows gets a full session: it could not reach a coordinator meanwhile. Topics may
-        have been deleted meanwhile."""
+        """Start to serve after the log was replayed. Every member in the log gets a full session, because it could not
+        reach a coordinator during the load. Offsets of topics that were deleted in that time are deleted."""
         self._offsets.forget_gone()  # schedule 63/offsets-of-deleted-topics-loaded
         for group in self._context.groups.values():
             self._migration.take_up(group, now)
@@ -170,7 +172,7 @@ class GroupShard:
         return self._context.out.take()
 
     def handle(self, command: Any, to: Any, now: Now) -> Effects:
-        """One of `commands`."""
+        """Handle one command of `commands` or `consumer_protocol.commands`."""
         context = self._context
         try:
             match command:
@@ -237,16 +239,16 @@ class GroupShard:
 
     @property
     def groups(self) -> dict[str, Group]:
-        """Classic ones, for metrics and tests."""
+        """Classic groups by group id, for metrics and tests."""
         return self._context.groups
 
     @property
     def consumer_groups(self) -> dict[str, ConsumerGroup]:
-        """Groups of the consumer protocol, for metrics and tests."""
+        """Groups of the consumer protocol by group id, for metrics and tests."""
         return self._context.consumer_groups
 
     def offsets(self) -> Iterator[tuple[str, str, int, int]]:
-        """(group, topic, partition, offset) of everything that is committed."""
+        """Yield (group, topic, partition, offset) of every committed offset."""
         for group_id, topics in self._context.offsets.items():
             for topic, partitions in topics.items():
                 for partition, value in partitions.items():
@@ -304,7 +306,8 @@ class GroupShard:
     # Members of the classic protocol, in groups of either
 
     def _join(self, command: JoinGroup, to: Any, now: Now) -> None:
-        """A classic member that finds an empty group of the consumer protocol ends that one; its offsets stay."""
+        """Join a classic member. If it finds an empty group of the consumer protocol, that group ends and its offsets
+        stay."""
         context = self._context
         group = context.consumer_groups.get(command.group_id)
         if group is None:
@@ -314,7 +317,7 @@ class GroupShard:
             self._classic_members.join(group, command, to, now)
             return
         # rule C9/late-join-ends-an-empty-group
-        if command.member_id:  # of a generation that is gone: it joins anew, and only then the group is another
+        if command.member_id:  # of an ended generation: it joins anew, and only then the group changes its protocol
             context.out.reply(to, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, command.member_id))
             return
 

@@ -1,4 +1,4 @@
-"""Deadlines of a shard: one heap, whatever the number of members. Pure: time is an argument."""
+"""Deadlines of a shard in one heap, for any number of members. No I/O: the time is an argument."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Action = Callable[[Now], None]
 
 
 class Timers:
-    """One deadline a key. Setting a key anew replaces its deadline.
+    """At most one deadline per key. Setting a key again replaces its deadline.
 
-    A member's session is put off with every heartbeat, so that is cheap: the heap keeps at most one entry a key and
-    learns of a later deadline when the earlier one comes up. Equal deadlines come up in the order of their setting.
+    Every heartbeat postpones a member's session, so postponing is cheap: the heap keeps at most one entry per key and
+    takes in a later deadline when the earlier one is due. Equal deadlines are run in the order in which they were set.
     """
 
     __slots__ = ("_deadlines", "_heap", "_number")
@@ -32,18 +32,19 @@ class Timers:
 
     @property
     def next_ms(self) -> float | None:
-        """Earliest time at which an action may be due; there may be none even then."""
+        """Earliest monotonic time in milliseconds at which an action may be due, None without deadlines. It may be too
+        early."""
         return self._heap[0][0] if self._heap else None
 
     def set(self, key: Hashable, deadline_ms: float, action: Action) -> None:
-        """Call `action` once the time is `deadline_ms`."""
+        """Call `action` once the monotonic time is `deadline_ms`, unless the key is set again or cancelled before."""
         known = self._deadlines.get(key)
         self._deadlines[key] = (deadline_ms, action)
         if known is None or deadline_ms < known[0]:
             self._push(deadline_ms, key)
 
     def cancel(self, key: Hashable) -> None:
-        """Forget a key; unknown ones are fine."""
+        """Remove a key's deadline; unknown keys are ignored."""
         self._deadlines.pop(key, None)
         if len(self._heap) > 64 and len(self._heap) > 4 * len(self._deadlines):
             self._heap = []
@@ -51,7 +52,7 @@ class Timers:
                 self._push(deadline_ms, known)
 
     def run(self, now: Now) -> None:
-        """Carry out what is due; actions may set and cancel keys."""
+        """Run the actions that are due; actions may set and cancel keys."""
         while self._heap and self._heap[0][0] <= now.monotonic_ms:
             _, _, key = heapq.heappop(self._heap)
             known = self._deadlines.get(key)

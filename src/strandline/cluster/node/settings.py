@@ -164,20 +164,20 @@ def _mechanisms(name: str, text: str) -> str:
 
 
 class Identity(Settings, scope=Scope.NODE):
-    """Settings of identity: the node's id and roles, its listeners and directories, and its cluster's controllers."""
+    """Settings of identity: the node, its roles and addresses, its directories and its cluster."""
 
     process_roles = parsed(
         "process.roles",
         _roles,
         "broker,controller",
-        "What this node does: broker holds partitions and serves clients, controller votes in the metadata quorum.",
+        "Roles of this node: broker stores partitions and serves clients, controller votes in the metadata quorum.",
         _ROLES,
         type=ConfigType.LIST,
     )
     node_id = whole(
         "node.id",
         None,
-        "Names this node in its cluster; unique over brokers and controllers, and kept for life.",
+        "Number of this node in its cluster: unique over brokers and controllers, and never changed.",
         high=INT32_MAX,
         required=True,
     )
@@ -185,9 +185,9 @@ class Identity(Settings, scope=Scope.NODE):
         "listeners",
         parse_listeners,
         "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:19092,HTTP://127.0.0.1:8092",
-        "Where this node listens, as NAME://host:port; 0.0.0.0 and [::] are all IPv4 and IPv6 addresses. "
-        "INTERNAL is gRPC between nodes, HTTP serves /metrics, /healthz, /readyz, /stacks and /trace (leave it out for "
-        "none), any other name speaks Kafka's protocol. Port 0: any free one.",
+        "Addresses at which this node listens, as NAME://host:port; 0.0.0.0 and [::] mean all IPv4 and IPv6 "
+        "addresses. INTERNAL is gRPC between nodes; HTTP serves /metrics, /healthz, /readyz, /stacks and /trace "
+        "(without HTTP: none of these); any other name speaks Kafka's protocol. Port 0 chooses a free port.",
         LISTENERS,
         type=ConfigType.LIST,
     )
@@ -195,40 +195,40 @@ class Identity(Settings, scope=Scope.NODE):
         "advertised.listeners",
         parse_listeners,
         None,
-        "What clients and other nodes are told to connect to, where that differs from where a listener is bound.",
+        "Addresses that clients and other nodes are told to connect to, where they differ from those of listeners.",
         LISTENERS,
         type=ConfigType.LIST,
     )
     controller_listener_names = word(
         "controller.listener.names",
         INTERNAL,
-        "The listener through which nodes reach controllers. kafka-metadata-quorum.sh add-controller asks the node's "
-        "file for it.",
+        "Listener through which nodes reach controllers. kafka-metadata-quorum.sh add-controller reads it from the "
+        "node's file.",
         INTERNAL,
     )
     inter_broker_listener_name = word(
-        "inter.broker.listener.name", INTERNAL, "The listener through which brokers reach each other.", INTERNAL
+        "inter.broker.listener.name", INTERNAL, "Listener through which brokers reach each other.", INTERNAL
     )
     log_dirs = parsed(
         "log.dirs",
         _directories,
         "strandline-data",
-        "The directories of this node's data, in any order, best each on a disk of its own; `strandline format` "
-        "prepares them. One of them has the metadata log too, and the node stops if it fails.",
+        "Directories of this node's data, in any order, best each on a disk of its own; `strandline format` prepares "
+        "them. One of them holds the metadata log too, and the node stops if that one fails.",
         _DIRECTORIES,
         type=ConfigType.LIST,
     )
     broker_rack = string(
         "broker.rack",
         None,
-        "The failure domain of this broker (a rack, a zone): replicas of a partition are spread over racks.",
+        "Failure domain of this broker (a rack or a zone): the replicas of a partition are spread over racks.",
     )
     quorum_voters = parsed(
         "controller.quorum.voters",
         parse_voters,
         "",
-        "The controllers, as id@host:port of their INTERNAL listeners. Empty: those that `strandline format "
-        "--initial-controllers` wrote into the data directory.",
+        "Controllers of the quorum, as id@host:port of their INTERNAL listeners. Empty: the controllers that "
+        "`strandline format --initial-controllers` wrote into the data directory.",
         VOTERS,
         type=ConfigType.LIST,
     )
@@ -236,158 +236,160 @@ class Identity(Settings, scope=Scope.NODE):
         "controller.quorum.bootstrap.servers",
         parse_endpoints,
         "",
-        "INTERNAL listeners at which some controllers answer, as host:port. A node that knows no living voter "
-        "finds the quorum there. For clusters whose controllers come and go (kraft.version 1).",
+        "INTERNAL listeners of some controllers, as host:port. A node that knows no reachable voter finds the quorum "
+        "there. Meant for clusters in which controllers are added and removed (kraft.version 1).",
         ENDPOINTS,
         type=ConfigType.LIST,
     )
     quorum_auto_join = boolean(
         "controller.quorum.auto.join.enable",
         False,
-        "Whether a controller that has never voted asks for a vote once it has caught up (KIP-1186; kraft.version 1). "
-        "It takes the vote of another directory of its own node where that is silent.",
+        "true: a controller that has never voted asks to become a voter once it has caught up (KIP-1186; "
+        "kraft.version 1). If another directory of the same node is a voter and does not answer, the controller "
+        "replaces it.",
     )
     logging_format = word(
         "logging.format",
         "keyvalue",
-        "How log lines are written to standard error: key=value pairs, or one JSON object a line.",
+        "Format of log lines on standard error: key=value pairs, or one JSON object per line.",
         "keyvalue",
         "json",
     )
     logging_level = word(
-        "logging.level", "info", "The least severe events that are logged.", "debug", "info", "warning", "error"
+        "logging.level", "info", "Lowest severity of events that are logged.", "debug", "info", "warning", "error"
     )
 
 
 class Security(Settings, scope=Scope.NODE):
-    """Settings of security: authorization, audit, TLS."""
+    """Settings of security: authorization, the audit log, and TLS."""
 
     authorizer = parsed(
         "authorizer.class.name",
         _authorizer,
         "",
-        f"What decides who may do what: {STANDARD_AUTHORIZER}, by the ACLs of the cluster. Empty: everybody may do "
-        "everything. Give every node the same.",
+        f"Class that decides which requests are allowed: {STANDARD_AUTHORIZER} goes by the ACLs of the cluster. "
+        "Empty: everything is allowed to everybody. It must be the same on every node.",
         _AUTHORIZERS,
     )
     super_users = parsed(
         "super.users",
         _super_users,
         "",
-        "Principals that may do everything, whatever ACLs say, as User:admin;User:CN=ops,O=example: separated by "
-        "semicolons. They make the first ACLs. Without an authorizer it has no effect.",
+        "Principals that may do everything, regardless of ACLs, separated by semicolons: "
+        "User:admin;User:CN=ops,O=example. The first ACLs are created by one of them. Without an authorizer the "
+        "setting has no effect.",
         _USERS,
     )
     allow_everyone_if_no_acl = boolean(
         "allow.everyone.if.no.acl.found",
         False,
-        "Whether everybody may do everything with a resource that no ACL names. Without an authorizer it has no "
-        "effect.",
+        "true: everybody may do everything with a resource for which there is no ACL. Without an authorizer the "
+        "setting has no effect.",
     )
 
     audit_log_path = string(
         "audit.log.path",
         None,
-        "A file of this node alone that gets a line of JSON for each change that a client asks for (topics, settings, "
-        "ACLs, credentials, groups, elections, voters). Logins, what is denied and changes that failed stand beside it "
-        "in PATH.attempts. Empty: no file; with an authorizer the node's log has these lines.",
+        "File of this node that gets a line of JSON for each change that a client asks for (topics, settings, ACLs, "
+        "credentials, groups, elections, voters). Logins, denied requests and failed changes are written to "
+        "PATH.attempts. Empty: no file; with an authorizer the node's log has these lines.",
     )
     audit_log_max_bytes = size(
-        "audit.log.max.bytes", 100 * 1024**2, "Size at which the audit begins another file.", low=1024
+        "audit.log.max.bytes", 100 * 1024**2, "Size at which the audit log continues in a new file.", low=1024
     )
     audit_log_files = whole(
         "audit.log.files",
         10,
-        "How many files of the audit are kept: PATH, PATH.1, ..., and as many of PATH.attempts; the oldest goes.",
+        "Files of the audit log that are kept: PATH, PATH.1, ..., and as many of PATH.attempts; the oldest is deleted.",
         low=2,
         high=1000,
     )
     audit_topic_enable = boolean(
         "audit.topic.enable",
         False,
-        "Whether this broker writes the lines of its audit to the topic __audit, too. The topic is made with the first "
-        "line: a partition for each broker, copies by offsets.topic.replication.factor, a week of retention. Give "
-        "every broker the same.",
+        "true: this broker also writes the lines of its audit log to the topic __audit. The topic is created with the "
+        "first line: one partition for each broker, offsets.topic.replication.factor replicas, a week of retention. "
+        "It must be the same on every broker.",
     )
     security_protocol_map = parsed(
         "listener.security.protocol.map",
         _protocol_map,
         "",
-        "What each listener speaks below its protocol, as NAME:PLAINTEXT, NAME:SSL (TLS), NAME:SASL_PLAINTEXT or "
-        "NAME:SASL_SSL (authentication, without TLS and with it). A listener that is not named here speaks what its "
-        "name says, if it is one of these four, else PLAINTEXT.",
+        "Security protocol of each listener, as NAME:PLAINTEXT, NAME:SSL (TLS), NAME:SASL_PLAINTEXT or NAME:SASL_SSL "
+        "(authentication, without and with TLS). A listener that is not listed here has the protocol of its name, if "
+        "the name is one of these four, else PLAINTEXT.",
         _PROTOCOL_MAP,
     )
     ssl_keystore_type = parsed(
         "ssl.keystore.type",
         _pem,
         PEM,
-        "The format of keys and certificates: PEM. Java keystores and PKCS12 are not read.",
+        "Format of keys and certificates: PEM. Java keystores and PKCS12 are not supported.",
         "PEM",
     )
     ssl_keystore_location = string(
         "ssl.keystore.location",
         None,
-        "A PEM file with a listener's private key and its certificate chain. Changed files count for new connections "
-        "within seconds; a broken one is logged, and what was in use stays in use.",
+        "PEM file with a listener's private key and its certificate chain. Changed files apply to new connections "
+        "within seconds; if a changed file is invalid, this is logged and the former certificate stays in use.",
     )
     ssl_keystore_chain = string(
-        "ssl.keystore.certificate.chain", None, "The certificate chain as PEM text, where no file is named."
+        "ssl.keystore.certificate.chain", None, "Certificate chain as PEM text, instead of a file."
     )
     ssl_keystore_key = string(
-        "ssl.keystore.key", None, "The private key (PKCS#8) as PEM text, beside ssl.keystore.certificate.chain."
+        "ssl.keystore.key", None, "Private key (PKCS#8) as PEM text, together with ssl.keystore.certificate.chain."
     )
     ssl_key_password = string(
         "ssl.key.password",
         None,
-        "The password of the private key. This and ssl.keystore.key may refer to what stands elsewhere: ${env:NAME}, "
+        "Password of the private key. It and ssl.keystore.key may refer to a value elsewhere: ${env:NAME}, "
         "${file:/path/file.properties:key}, ${dir:/path:file}.",
     )
-    ssl_truststore_type = parsed("ssl.truststore.type", _pem, PEM, "The format of the CAs' certificates: PEM.", "PEM")
+    ssl_truststore_type = parsed("ssl.truststore.type", _pem, PEM, "Format of the CAs' certificates: PEM.", "PEM")
     ssl_truststore_location = string(
         "ssl.truststore.location",
         None,
-        "A PEM file with the certificates of the CAs that others' certificates come from.",
+        "PEM file with the certificates of the CAs that sign the certificates of clients and of other nodes.",
     )
     ssl_truststore_certificates = string(
-        "ssl.truststore.certificates", None, "The same as PEM text, where no file is named."
+        "ssl.truststore.certificates", None, "Certificates of the CAs as PEM text, instead of a file."
     )
     ssl_client_auth = parsed(
         "ssl.client.auth",
         _client_auth,
         "none",
-        "Whether clients show certificates: none, requested (those who have one), required. Between nodes it is always "
-        "required; with SASL_SSL only listener.name.<name>.ssl.client.auth counts (KIP-684).",
+        "Client certificates on listeners with TLS: none, requested (clients may have one) or required. Between nodes "
+        "they are always required; for SASL_SSL only listener.name.<name>.ssl.client.auth counts (KIP-684).",
         _CLIENT_AUTH,
     )
     ssl_enabled_protocols = string(
         "ssl.enabled.protocols",
         "TLSv1.2,TLSv1.3",
-        "The versions of TLS: TLSv1.2, TLSv1.3 or both.",
+        "Versions of TLS that are accepted: TLSv1.2, TLSv1.3 or both.",
         type=ConfigType.LIST,
     )
     ssl_cipher_suites = string(
         "ssl.cipher.suites",
         "",
-        "The cipher suites of TLS 1.2, under their names in Java or OpenSSL. Empty: those with forward secrecy and "
-        "authenticated encryption. Those of TLS 1.3 are all sound, and are not chosen.",
+        "Cipher suites of TLS 1.2, under their names in Java or OpenSSL. Empty: those with forward secrecy and "
+        "authenticated encryption. The cipher suites of TLS 1.3 are all sound and cannot be chosen.",
         type=ConfigType.LIST,
     )
     ssl_principal_mapping_rules = parsed(
         "ssl.principal.mapping.rules",
         _rules,
         "DEFAULT",
-        "How the subject of a client's certificate becomes its principal: RULE:pattern/replacement/ (then L or U for "
-        "lower or upper case), separated by commas; the first that matches the whole subject counts. DEFAULT takes "
-        "the subject as it is.",
+        "Rules that make a principal of the subject of a client's certificate: RULE:pattern/replacement/ (then L or U "
+        "for lower or upper case), separated by commas; the first rule that matches the whole subject applies. "
+        "DEFAULT takes the subject unchanged.",
         "DEFAULT, or a list of RULE:pattern/replacement/",
     )
     ssl_endpoint_identification = parsed(
         "ssl.endpoint.identification.algorithm",
         _algorithm,
         "https",
-        "Whether a node that connects to another checks that the certificate names the host it asked for: https, or "
-        "empty for no check.",
+        "Check that a node makes when it connects to another node: https: the certificate must name the host that the "
+        "node connects to; empty: no check.",
         _ALGORITHMS,
     )
 
@@ -399,21 +401,21 @@ class Sasl(Settings, scope=Scope.NODE):
         ENABLED,
         _mechanisms,
         "SCRAM-SHA-256,SCRAM-SHA-512",
-        "What clients may authenticate by on listeners with SASL: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER. "
-        "listener.name.<name>.sasl.enabled.mechanisms says it for one listener.",
+        "Mechanisms by which clients may authenticate on listeners with SASL: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, "
+        "OAUTHBEARER. listener.name.<name>.sasl.enabled.mechanisms sets them for one listener.",
         _MECHANISMS,
         type=ConfigType.LIST,
     )
     sasl_plain_without_tls = boolean(
         PLAIN_WITHOUT_TLS,
         False,
-        "Serve PLAIN and OAUTHBEARER without TLS too, where everybody on the way can read passwords and tokens. For "
-        "tests, and for TLS that something in front of the node ends.",
+        "true: PLAIN and OAUTHBEARER are offered without TLS too, so that anybody on the network path can read "
+        "passwords and tokens. For tests, and for nodes behind a proxy that ends TLS.",
     )
     sasl_frame_bytes_max = whole(
         "sasl.server.max.receive.size",
         64 * 1024,
-        "The largest request before a client is authenticated.",
+        "Maximum size of a request before a client is authenticated.",
         low=512,
         high=100 * 1024 * 1024,
         unit="bytes",
@@ -421,86 +423,88 @@ class Sasl(Settings, scope=Scope.NODE):
     sasl_session_ms_max = milliseconds(
         "connections.max.reauth.ms",
         0,
-        "How long an authentication by SASL holds: then the client authenticates anew on the same connection (KIP-368) "
-        "or is disconnected at its next request. 0: as long as the connection.",
+        "Time for which a SASL authentication is valid: after it the client authenticates again on the same "
+        "connection (KIP-368), or is disconnected at its next request. 0: valid as long as the connection.",
         low=0,
         type=ConfigType.LONG,
     )
     sasl_failure_delay_ms = milliseconds(
         "connection.failed.authentication.delay.ms",
         100,
-        "How long a failed authentication waits for its answer, which slows guessing down.",
+        "Delay of the answer to a failed authentication; it slows down the guessing of passwords.",
         low=0,
     )
 
     jwks_url = string(
         JWKS_URL,
         None,
-        "The keys that check the tokens of OAUTHBEARER, as a JWKS document: file:///path or https://... A changed file "
-        "counts at the next login; an address is fetched anew now and then, and for a token with an unknown key.",
+        "Keys that verify OAUTHBEARER tokens, as a JWKS document: file:///path or https://... A changed file applies "
+        "from the next login on; an https address is fetched again at intervals, and for a token with an unknown key.",
     )
     jwks_refresh_ms = milliseconds(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
         3_600_000,
-        "How often the keys are fetched anew from an address.",
+        "Interval at which the keys are fetched again from an https address.",
         low=10_000,
     )
     token_issuer = string(
-        "sasl.oauthbearer.expected.issuer", None, "Who tokens of OAUTHBEARER must be of (iss). Needed with it."
+        "sasl.oauthbearer.expected.issuer",
+        None,
+        "Issuer (claim iss) that an OAUTHBEARER token must have. Required with OAUTHBEARER.",
     )
     token_audience = parsed(
         "sasl.oauthbearer.expected.audience",
         lambda _name, text: text,
         None,
-        "For whom tokens of OAUTHBEARER must be (aud): one or several, of which a token names one. Needed with it.",
+        "Audiences (claim aud), of which an OAUTHBEARER token must name at least one. Required with OAUTHBEARER.",
         "any list",
         type=ConfigType.LIST,
     )
     token_skew_s = whole(
         "sasl.oauthbearer.clock.skew.seconds",
         30,
-        "By how much the clocks of a node and of who makes tokens may differ.",
+        "Maximum difference between the clocks of the node and of the issuer of tokens.",
         high=3600,
         unit="s",
     )
-    token_user_claim = string("sasl.oauthbearer.sub.claim.name", "sub", "Which claim of a token is the user's name.")
+    token_user_claim = string("sasl.oauthbearer.sub.claim.name", "sub", "Claim of a token that is the user's name.")
 
 
 class Limits(Settings, scope=Scope.NODE):
-    """Settings of timeouts, and fault injection."""
+    """Time limits of disk syncs and of shutdown, and the switch for fault injection."""
 
     disk_sync_timeout_ms = milliseconds(
         "disk.sync.timeout.ms",
         5000,
-        "A sync of the disk that takes longer: nothing is acknowledged meanwhile, so the node gives up what it leads "
-        "and stops. A warning is logged at a fifth of it. (Under flush.policy=replicate acks wait for no sync: a "
-        "broker stays, and stops at four times this.)",
+        "Maximum time of one sync of the disk. During a longer one nothing is acknowledged, so the node gives up its "
+        "leaderships and stops. A warning is logged after a fifth of this time. (Under flush.policy=replicate "
+        "acknowledgements do not wait for syncs: a broker goes on, and stops after four times this time.)",
         low=100,
     )
     controlled_shutdown_timeout_ms = milliseconds(
         "controlled.shutdown.timeout.ms",
         10_000,
-        "How long a stopping broker waits for its leaderships to move away before it stops all the same.",
+        "Maximum time that a stopping broker waits for its leaderships to move away; after it the broker stops anyway.",
     )
     fault_injection = boolean(
         "strandline.fault.injection",
         False,
-        "For tests alone: POST /faults on the HTTP listener makes chosen requests fail and the disk slow. Whoever "
-        "reaches that listener can do so.",
+        "true: POST /faults on the HTTP listener makes chosen requests fail and slows down the disk. For tests only: "
+        "anybody who can reach that listener can do so.",
     )
 
 
 PLAIN_USERS = string(
     PLAIN_JAAS,
     None,
-    'The users of PLAIN on one listener, and their passwords: ...PlainLoginModule required user_alice="..." '
-    'user_bob="..."; a value, or the whole, may be ${env:NAME}, ${file:/path/file.properties:key} or '
-    "${dir:/path:file}. Given for one listener alone.",
+    'Users of PLAIN on one listener, with their passwords: ...PlainLoginModule required user_alice="..." '
+    'user_bob="..."; a single value, or the whole text, may be ${env:NAME}, ${file:/path/file.properties:key} or '
+    "${dir:/path:file}. It can only be set for one listener.",
 )
 
 
 class NodeSettings(Identity, Security, Sasl, Limits):
-    """All settings of a node's file that cannot change before it restarts."""
+    """All settings in a node's file that apply until the node restarts."""
 
     broker = Part(BrokerConfig)
     listener = Part(ListenerConfig)
@@ -538,4 +542,4 @@ DERIVED_SETTINGS = (
         )
     ),
 )
-"""Settings of Kafka's that tools look up and that cannot be set here."""
+"""Settings of Kafka that tools look up and that cannot be set here: their values follow from other settings."""

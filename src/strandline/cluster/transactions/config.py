@@ -6,44 +6,44 @@ from strandline.proto.settings import INT32_MAX, ConfigType, Scope, Settings, mi
 
 
 class TransactionConfig(Settings, scope=Scope.NODE):
-    """Settings of transactions in a node's file."""
+    """Settings of transactions in a node's file: timeouts, expiration, the internal topic."""
 
     max_timeout_ms = milliseconds(
         "transaction.max.timeout.ms",
         900_000,
-        "The longest transaction.timeout.ms that a producer may ask for; a longer one is refused with "
-        "INVALID_TRANSACTION_TIMEOUT. Readers of committed records alone wait at most so long for one transaction.",
+        "Longest transaction.timeout.ms that a producer may ask for; a longer one is refused with "
+        "INVALID_TRANSACTION_TIMEOUT. It bounds how long one transaction can delay readers with read_committed.",
     )
     abort_interval_ms = milliseconds(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10_000,
-        "How often is looked for transactions that have lasted longer than their producers' transaction.timeout.ms, to "
-        "abort them.",
+        "Interval between checks for transactions that have lasted longer than their producer's "
+        "transaction.timeout.ms; these are aborted.",
     )
     expiration_ms = milliseconds(
         "transactional.id.expiration.ms",
         604_800_000,
-        "A transactional id that nobody has used for so long is forgotten (a week). A producer that comes back later "
-        "begins anew.",
+        "Time without use after which a transactional id is deleted. The default is a week. A producer that uses the "
+        "id later starts anew.",
     )
     expiry_interval_ms = milliseconds(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3_600_000,
-        "How often is looked for transactional ids that may be forgotten.",
+        "Interval between checks for transactional ids that may be deleted.",
     )
     topic_partitions = whole(
         "transaction.state.log.num.partitions",
         50,
-        "Partitions of __transaction_state when it is created, at the first use of a transactional id. Not to be "
-        "changed after.",
+        "Partitions of __transaction_state when it is created, at the first use of a transactional id. It must not be "
+        "changed later.",
         low=1,
         high=10_000,
     )
     topic_replication_factor = whole(
         "transaction.state.log.replication.factor",
         3,
-        "Copies of each partition of __transaction_state when it is created; where fewer brokers are registered, as "
-        "many as there are, with a warning in the log.",
+        "Replicas of each partition of __transaction_state when it is created. If fewer brokers are registered, there "
+        "are as many replicas as brokers, and the log has a warning.",
         low=1,
         high=32_767,
         type=ConfigType.SHORT,

@@ -1,6 +1,7 @@
-"""What EndTxn is answered, by the state of its transactional id: two tables, of which the code is made.
+"""Answers to EndTxn by the state of the transactional id: two tables that the code uses.
 
-The protocol is the client's, by the version of its request: older clients go on as ever where KIP-890 is known.
+The protocol is the client's, by the version of its request: older clients work as before with brokers that know
+KIP-890.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ CONCURRENT, FENCED, INVALID = Ending.CONCURRENT, Ending.FENCED, Ending.INVALID
 
 
 class ByEpoch(NamedTuple):
-    """A row of KIP-890. A retry names the epoch before this one, which ended the transaction before; a fresh request
-    names this one."""
+    """Row of the table of KIP-890. A retry has the previous epoch, whose transaction it ended; a fresh request has the
+    current epoch."""
 
     abort_retry: Ending
     abort_fresh: Ending
@@ -43,14 +44,14 @@ class ByEpoch(NamedTuple):
     commit_fresh: Ending
 
     def of(self, *, commit: bool, retry: bool) -> Ending:
-        """The answer to one request."""
+        """Return the answer to one request."""
         if commit:
             return self.commit_retry if retry else self.commit_fresh
         return self.abort_retry if retry else self.abort_fresh
 
 
-# While markers are being written, a fresh request is of the next transaction, whose producer the client was given with
-# the answer. (Kafka says CONCURRENT_TRANSACTIONS too: its completion is a pending transition, seen before the table.)
+# While markers are being written, a fresh request belongs to the next transaction: the client got its producer with the
+# answer. (Kafka answers CONCURRENT_TRANSACTIONS too: its completion is a pending transition, seen before the table.)
 # CompleteAbort, commit, retry: a commit that races with a time-out is fenced, not fatal (KAFKA-20785).
 BY_EPOCH: Mapping[TransactionState, ByEpoch] = {
     #                        abort_retry  abort_fresh  commit_retry  commit_fresh
@@ -61,11 +62,12 @@ BY_EPOCH: Mapping[TransactionState, ByEpoch] = {
     COMPLETE_ABORT: ByEpoch( DONE,        GO,          FENCED,       INVALID),
     COMPLETE_COMMIT: ByEpoch(INVALID,     GO,          DONE,         INVALID),
 }  # fmt: skip
-"""Protocol 2: each end raises the epoch."""
+"""Answers under protocol 2, in which each end raises the epoch."""
 
 
 class ByState(NamedTuple):
-    """A row of the first protocol: an epoch lasts over many transactions, so the state alone tells a retry."""
+    """Row of the table of the first protocol: an epoch lasts over many transactions, so only the state identifies a
+    retry."""
 
     abort: Ending
     commit: Ending
@@ -80,4 +82,4 @@ BY_STATE: Mapping[TransactionState, ByState] = {
     COMPLETE_ABORT: ByState( DONE,       INVALID),
     COMPLETE_COMMIT: ByState(INVALID,    DONE),
 }  # fmt: skip
-"""Protocol 1."""
+"""Answers under protocol 1."""

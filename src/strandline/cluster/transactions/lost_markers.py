@@ -1,16 +1,18 @@
 """Transactions whose markers an unclean election lost (rules C29 and C31).
 
-A leader that was elected uncleanly may lack markers that were committed. Their transactions are open in its log, and
-nobody sends those markers again: the coordinators count them as written. Readers of committed records would wait there
-for ever, and the producer's next transaction would be refused, or under the first protocol be taken for the same one.
+A leader that was elected uncleanly may lack markers that were committed. Their transactions are open in its log, and no
+coordinator sends those markers again: coordinators regard them as written. Readers of committed records would wait
+there for ever. The producer's next transaction would be refused, or under the first protocol be taken for the same
+transaction.
 
-So such a leader asks every coordinator what became of the transactions that it finds open, and takes nothing of their
-producers until it knows. What is open at its coordinator goes on. What is known to be committed is committed here as
-well, and all else is aborted: of a producer that has gone on since, no coordinator knows the decision any more, and a
-reader may miss records behind an unclean election but must see none that were aborted.
+So such a leader asks every coordinator for the outcomes of the transactions that are open in its log, and accepts
+nothing from their producers until it knows them. A transaction that is open at its coordinator goes on. One that is
+known to be committed is committed here as well, and every other is aborted: if the producer has gone on since, no
+coordinator knows the decision any more, and after an unclean election a reader may miss records but must not see
+aborted ones.
 
-A leader that dies before it has asked may be followed by one that was elected cleanly. So every leader asks about what
-has been open for longer than any transaction may be, too, however it came to that.
+A leader that dies before it has asked may be followed by one that was elected cleanly. So every leader also asks about
+transactions that have been open for longer than any transaction may be, whatever the cause.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ from strandline.replica.partition import Partition
 log = structlog.get_logger("strandline.transactions")
 
 CALL_MS = 5_000.0
-"""So long the answer of a coordinator's broker is waited for."""
+"""Maximum milliseconds to wait for the answer of a coordinator's broker."""
 
 AGAIN_MS = (50.0, 1_000.0)
-"""First and longest pause before it is asked again, or a marker is tried again."""
+"""First and longest pause in milliseconds before a question or a marker is repeated."""
 
 GRACE_MS = 300_000.0
-"""So long beyond transaction.max.timeout.ms a transaction may be open here: its abort is decided within seconds of its
-time-out, and its markers take as long as a failover. Kafka's tool takes what is older than that for hanging."""
+"""Milliseconds beyond transaction.max.timeout.ms for which a transaction may be open here: its abort is decided within
+seconds of its time-out, and its markers take as long as a failover. Kafka's tool regards older ones as hanging."""
 
 LOOK_MS = 60_000.0
 """Milliseconds between two searches for transactions that have been open too long."""
@@ -58,7 +60,7 @@ LOOK_MS = 60_000.0
 
 @dataclass(frozen=True, slots=True)
 class FoundOpen:
-    """A transaction that is open in a log."""
+    """Transaction that is open in a log."""
 
     producer_id: Annotated[ProducerId, Int64(1)]
     producer_epoch: Annotated[int, Int32(2)]
@@ -66,7 +68,7 @@ class FoundOpen:
 
 @dataclass(frozen=True, slots=True)
 class TransactionOutcomesRequest:
-    """A leader asks the coordinators of a broker about transactions that are open in one partition."""
+    """Question of a leader to the coordinators on a broker about transactions that are open in one partition."""
 
     partition: Annotated[NamedPartition, 1]
     transactions: Annotated[tuple[FoundOpen, ...], 2]
@@ -74,9 +76,11 @@ class TransactionOutcomesRequest:
 
 @dataclass(frozen=True, slots=True)
 class TransactionOutcomesReply:
-    """Attributes:
-    asked: the partitions of `__transaction_state` that the broker has answered for.
-    outcomes: of each transaction, in order.
+    """Answer to TransactionOutcomesRequest.
+
+    Attributes:
+        asked: partitions of `__transaction_state` that the broker has answered for.
+        outcomes: outcome of each transaction, in the order of the request.
     """
 
     asked: Annotated[tuple[int, ...], Int32(1)]
@@ -86,20 +90,20 @@ class TransactionOutcomesReply:
 TRANSACTION_OUTCOMES = method(
     "/strandline.v1.Node/TransactionOutcomes", TransactionOutcomesRequest, TransactionOutcomesReply
 )
-"""Every broker answers it, without an envelope."""
+"""Method that every broker answers, without an envelope."""
 
 
 class Coordinator(Protocol):
-    """The coordinator of transactions on this broker, as far as it is needed here."""
+    """Part of the interface of this broker's transaction coordinator that is used here."""
 
     async def outcomes_of(
         self, partition: TopicPartition, producers: Sequence[tuple[int, int]]
     ) -> tuple[list[int], list[Outcome]]:
-        """The partitions that it has, and what they say of each producer and epoch."""
+        """Return the partitions of `__transaction_state` that it hosts, and the outcome for each producer and epoch."""
 
 
 class _Open(NamedTuple):
-    """A transaction that is open while this broker leads its partition."""
+    """Transaction that is open while this broker leads its partition."""
 
     partition: TopicPartition
     leader_epoch: LeaderEpoch
@@ -113,8 +117,9 @@ class _Watched(NamedTuple):
 
 
 class LostMarkers:
-    """Asks for one broker, and answers for the coordinator that it has itself. Subscribe `on_metadata` behind whatever
-    applies metadata to the replicas, so that no record comes between an election and the look at its log."""
+    """Asks coordinators for one broker, and answers for the coordinator of this broker. Subscribe `on_metadata` after
+    the subscriber that applies metadata to the replicas, so that no record comes between an election and the check of
+    its log."""
 
     def __init__(
         self,
@@ -129,7 +134,7 @@ class LostMarkers:
         config: TransactionConfig,
         report: Report,
     ) -> None:
-        """`report` is told of an internal error."""
+        """Create it without any partitions. `report` gets internal errors."""
         self._node_id = node_id
         self._coordinator = coordinator
         self._replicas = replicas
@@ -144,11 +149,11 @@ class LostMarkers:
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look for what is open for too long, from now on."""
+        """Start to check regularly for transactions that are open for too long."""
         self._looking = spawn(self._look_again_and_again(), self._report)
 
     def close(self) -> None:
-        """Ask nothing any more."""
+        """Stop all checks and questions."""
         if self._looking is not None:
             self._looking.cancel()
         for watched in self._watched.values():
@@ -156,14 +161,15 @@ class LostMarkers:
         self._watched.clear()
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Look at each partition whose leader may be another now."""
+        """Check each partition whose leader may have changed."""
         names = {topic.topic_id: name for name, topic in image.topics.items() if topic.topic_id in delta.partitions}
         for topic_id, partitions in delta.partitions.items():
             for number in sorted(partitions) if topic_id in names else ():
                 self.look(TopicPartition(names[topic_id], number))
 
     def look(self, tp: TopicPartition) -> None:
-        """Look whether this broker leads the partition after an unclean election, and what is open there."""
+        """Check whether this broker leads the partition after an unclean election, and ask about the open
+        transactions."""
         replica = self._replicas.partition(tp)
         watched = self._watched.get(tp)
         if watched is not None:
@@ -178,7 +184,7 @@ class LostMarkers:
         self._ask_about(replica, replica.log.open_transactions())
 
     def _ask_about(self, replica: Partition, found: Sequence[OpenTransaction]) -> None:
-        """Take nothing of these producers until it is known what became of their transactions."""
+        """Accept nothing from these producers until the outcomes of their transactions are known."""
         if found and replica.log is not None:
             replica.log.producers.unsettled.update(one.producer_id for one in found)
             tp, epoch = replica.topic_partition, replica.state.leader_epoch
@@ -190,8 +196,8 @@ class LostMarkers:
             self._look_for_hanging()
 
     def _look_for_hanging(self) -> None:
-        """What has been open in this leadership for longer than a transaction may be is asked about, as behind an
-        unclean election. Times of records are their producers', and tell nothing."""
+        """Ask about transactions that have been open in this leadership for longer than a transaction may be, as after
+        an unclean election. The timestamps of records are not used: producers set them."""
         now_ms = self._clock.monotonic_ms()
         before_ms = now_ms - self._config.max_timeout_ms - GRACE_MS
         seen: dict[_Open, float] = {}
@@ -279,7 +285,8 @@ class LostMarkers:
         return outcomes
 
     async def _ask_one(self, broker: NodeId, request: TransactionOutcomesRequest, asked: set[int]) -> Iterable[Outcome]:
-        """The answers of one broker; none where it has none. It adds to `asked` what it has answered for."""
+        """Return the answers of one broker, nothing if it does not answer. Adds the partitions that it answered for to
+        `asked`."""
         if broker == self._node_id:
             reply = await self._answer(request)
         else:

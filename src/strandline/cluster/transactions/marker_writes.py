@@ -1,12 +1,12 @@
-"""Markers at the leaders of their partitions: the call that brings them from a coordinator, and who appends them.
+"""Writing of markers at the leaders of their partitions: the call by which a coordinator sends them, and the writer.
 
-A marker that is sent again while the first copy waits for its replicas joins that one. A copy that comes when the
-first one is committed, from a connection that was slow, is answered and not written: under protocol version 1 the next
-transaction may have the same epoch, and it would be ended by the marker of the last one (schedule 124). Orders of one
+A marker that is sent again while the first copy waits for its replicas joins the first one. A copy that arrives after
+the first one was committed, from a slow connection, is answered and not written: under protocol version 1 the next
+transaction may have the same epoch, and the marker of the last transaction would end it (schedule 124). Orders of one
 process have rising numbers, and a producer's transactions follow one another. So the last order of each producer in
-each partition tells what is late, however many others have ended theirs meanwhile (schedule 135); what a leader
-remembers of them is of its process alone. A copy that was sent to an earlier leadership is refused: meanwhile another
-broker may have led, and written the marker (schedule 180).
+each partition identifies late copies, however many other producers have ended theirs meanwhile (schedule 135); a leader
+remembers them in its process only. A copy that was sent to an earlier leadership is refused: meanwhile another broker
+may have led and written the marker (schedule 180).
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from strandline.proto.tasks import Report, spawn
 from strandline.replica.partition import Append, AppendDone
 
 COMMITTED_MS_MAX = 1_000.0
-"""So long a call waits until its markers are committed. What is not committed by then is answered REQUEST_TIMED_OUT,
-and asked for again, so that a slow partition holds up no others for longer."""
+"""Maximum milliseconds that a call waits until its markers are committed. Markers that are not committed by then are
+answered with REQUEST_TIMED_OUT and sent again, so that a slow partition delays others no longer than this."""
 
 ANY_EPOCH = LeaderEpoch(-1)
-"""Of a marker that any leadership may write."""
+"""Leader epoch of a marker that any leadership may write."""
 
 NO_ORDER = 0
-"""Number of what an operator has written: as often as it is asked for."""
+"""Order number of a marker that an operator sends: such a marker is written each time."""
 
 REMEMBERED_MAX = 10_000
-"""Producers in partitions whose last marker is remembered, the latest: about 3 MB."""
+"""Maximum (partition, producer) pairs whose last marker is remembered, the newest ones: about 3 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPartition:
-    """A partition by its topic's name."""
+    """Partition with the name of its topic."""
 
     topic: Annotated[str, 1]
     partition: Annotated[int, Int32(2)]
 
     @property
     def place(self) -> TopicPartition:
-        """The partition, as this process's own type."""
+        """The partition as a TopicPartition."""
         return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class MarkerToWrite:
-    """One marker, and the partitions that it is for.
+    """One marker and the partitions in which it has to be written.
 
     Attributes:
-        order: number of the order that it is of, among all of its sender's process.
-        transaction_version: level that the transaction ends by.
-        leader_epochs: of each partition, the leadership that the marker is for; none: the sender does not know them: an
-            older build, or an operator.
+        order: number of the marker's order, unique in the sender's process.
+        transaction_version: level of transaction.version by which the transaction ends.
+        leader_epochs: for each partition, the leader epoch that the marker is sent to; empty if the sender does not
+            know them (an older build, or an operator).
     """
 
     order: Annotated[int, Int64(1)]
@@ -77,16 +77,16 @@ class MarkerToWrite:
 
     @property
     def marker(self) -> Marker:
-        """The marker."""
+        """The marker as the log's type."""
         return Marker(self.producer_id, self.producer_epoch, self.commit, self.coordinator_epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkersRequest:
-    """A coordinator's broker has markers written by the leader of their partitions.
+    """Request by which a coordinator's broker has markers written by the leader of their partitions.
 
     Attributes:
-        node_id, broker_epoch: the process that has the coordinator.
+        node_id, broker_epoch: the process that hosts the coordinator.
     """
 
     node_id: Annotated[NodeId, Int32(1)]
@@ -96,17 +96,17 @@ class WriteMarkersRequest:
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkersReply:
-    """A result for each partition of each marker, in order: NONE once every replica in sync has it."""
+    """Result for each partition of each marker, in order: NONE once every in-sync replica has the marker."""
 
     errors: Annotated[tuple[ErrorCode, ...], 1]
 
 
 WRITE_MARKERS = method("/strandline.v1.Node/WriteMarkers", WriteMarkersRequest, WriteMarkersReply)
-"""Every broker answers it, without an envelope."""
+"""Method that every broker answers, without an envelope."""
 
 
 class AppendsMarkers(Protocol):
-    """The replicas, as far as they are needed here."""
+    """Part of the replicas' interface that is used here."""
 
     def append_marker(
         self, tp: TopicPartition, marker: Marker, transaction_version: int, done: AppendDone, *, leader_epoch: int
@@ -115,23 +115,23 @@ class AppendsMarkers(Protocol):
 
 
 class WritesOffsetMarkers(Protocol):
-    """The runtime of the groups: a marker takes effect in the memory of a shard, too (KAFKA-17507)."""
+    """Runtime of the groups, in which a marker also takes effect in the memory of a shard (KAFKA-17507)."""
 
     def write_marker(
         self, partition: int, marker: Marker, transaction_version: int, *, leader_epoch: int
     ) -> Awaitable[ErrorCode]:
-        """Append to a partition of the groups' topic as its coordinator."""
+        """Append a marker to a partition of the groups' topic as its coordinator."""
 
 
 class Sender(NamedTuple):
-    """The process of a broker that has a marker written."""
+    """Broker process that has a marker written."""
 
     node_id: NodeId
     broker_epoch: BrokerEpoch
 
 
 class _Copy(NamedTuple):
-    """Identity of a marker, by which repeated ones are recognised."""
+    """Identity of a marker, by which repeated markers are recognised."""
 
     partition: TopicPartition
     marker: Marker
@@ -140,21 +140,21 @@ class _Copy(NamedTuple):
 
 
 class _Last(NamedTuple):
-    """The last order of a producer in a partition."""
+    """Last order of a producer in a partition."""
 
     sender: Sender
     order: int
 
 
 class MarkerWriter:
-    """Has the replicas of this broker append markers.
+    """Writes markers to the replicas of this broker.
 
-    Invariants: a marker of an order is not written again while it is being written, nor once it, or that of a later
-    order, is committed and remembered.
+    Invariants: the marker of an order is not written again while it is being written, nor once it, or the marker of a
+    later order, is committed and remembered.
     """
 
     def __init__(self, replicas: AppendsMarkers, groups: WritesOffsetMarkers, report: Report) -> None:
-        """`report` is told of an internal error."""
+        """Create a writer. `report` gets internal errors."""
         self._replicas = replicas
         self._groups = groups
         self._report = report
@@ -162,10 +162,11 @@ class MarkerWriter:
         self._written: dict[tuple[TopicPartition, int], _Last] = {}
 
     async def write(self, sender: Sender, wanted: Sequence[MarkerToWrite]) -> list[ErrorCode]:
-        """Append markers; a result for each partition of each, in order, once it is known or after a while.
+        """Append markers. Returns a result for each partition of each marker, in order, after COMMITTED_MS_MAX at the
+        latest.
 
-        NONE: every replica in sync has it. REQUEST_TIMED_OUT: it is being written. FENCED_LEADER_EPOCH and
-        UNKNOWN_LEADER_EPOCH: it was sent to an earlier leadership, and to one that is not known here yet.
+        NONE: every in-sync replica has the marker. REQUEST_TIMED_OUT: it is being written. FENCED_LEADER_EPOCH: it was
+        sent to an earlier leadership. UNKNOWN_LEADER_EPOCH: it was sent to a leadership that is not known here yet.
         """
         results = [
             self._begin(_Copy(named.place, one.marker, sender, one.order), one.transaction_version, leader_epoch)
@@ -199,7 +200,7 @@ class MarkerWriter:
         return result
 
     def _is_late(self, copy: _Copy) -> bool:
-        """Whether this order's marker is written, or a later one's of the same producer."""
+        """Return whether this order's marker, or one of a later order of the same producer, is written already."""
         last = self._written.get((copy.partition, copy.marker.producer_id))
         # rule C21/later-orders-are-not-known
         return last is not None and last.sender == copy.sender and NO_ORDER < copy.order <= last.order
@@ -227,7 +228,7 @@ class MarkerWriter:
     # Calls of other brokers
 
     def handlers(self) -> dict[str, UnaryHandler]:
-        """Handlers that the node's internal listener has to serve."""
+        """Return the handlers that the node's internal listener has to serve, by path."""
         return {WRITE_MARKERS.path: handler(WRITE_MARKERS, self._take)}
 
     async def _take(self, request: WriteMarkersRequest) -> WriteMarkersReply:

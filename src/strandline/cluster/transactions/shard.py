@@ -1,9 +1,11 @@
-"""The shard of one partition of `__transaction_state`: a pure machine, commands in, records and orders out.
+"""Shard of one partition of `__transaction_state`: a state machine without I/O that gets commands and returns records
+and orders.
 
-A transactional id is one `TransactionValue`, and each change of it one record. The record of Prepare* is the decision:
-once it is committed the client has its answer and the markers are ordered, at this coordinator and at each that follows
-it, until every partition has one; then Complete* is written. A change that is not known to be committed keeps every
-other away from its id: CONCURRENT_TRANSACTIONS. Additions of partitions wait for it a while, and are written together.
+A transactional id has one `TransactionValue`, and each change of it is one record. The record of a Prepare* state is
+the decision: once it is committed, the client has its answer and the markers are ordered, by this coordinator and by
+each later one, until every partition has its marker; then the Complete* state is written. While a change is not known
+to be committed, other changes of its id are refused with CONCURRENT_TRANSACTIONS. Additions of partitions wait for it
+for a limited time, and are written together.
 """
 
 from __future__ import annotations
@@ -53,20 +55,21 @@ from strandline.proto.kafka.transaction_records import (
 )
 
 EPOCH_MAX = 32_766
-"""The last epoch that a producer is given. The one above it is of a marker alone."""
+"""Last epoch that a producer is given. The next higher one is used for a marker only."""
 
 RETRY_MS = 500.0
-"""Pause after a completion that was refused: too few replicas are in sync, or the disk is full."""
+"""Pause in milliseconds before a refused completion is written again: too few replicas are in sync, or the disk is
+full."""
 
 EXPIRED_AT_ONCE = 500
-"""Tombstones of one write."""
+"""Maximum tombstones in one write."""
 
 ADDITION_WAIT_MS = 500.0
-"""Longest wait of an addition for the change before it. Writing a record and the markers takes milliseconds; where a
-leader is away it takes seconds, and who asked shall hear why."""
+"""Maximum milliseconds that an addition waits for the previous change. Writing a record and the markers takes
+milliseconds; without a leader it takes seconds, and the client should get the reason."""
 
 ADDITIONS_MAX = 100
-"""Additions of one id that wait: one of each broker is usual."""
+"""Maximum waiting additions of one transactional id; one of each broker is usual."""
 
 _ADDITIONS = "additions"
 _TIMED_OUT = "timed out"
@@ -74,10 +77,10 @@ _EXPIRED = "expired"
 
 
 class _Addition(NamedTuple):
-    """Partitions that somebody wants in a transaction.
+    """Request to add partitions to a transaction.
 
     Attributes:
-        until_ms: by the monotonic clock: it is not put off beyond.
+        until_ms: monotonic time until which the addition may wait.
     """
 
     command: AddPartitions
@@ -90,13 +93,14 @@ class TransactionShard:
 
     Args:
         version: the cluster's level of transaction.version; it decides how the coordinator itself ends a transaction.
-        connection_numbers: of this broker's clients.
+            connection_numbers: numbers of the connections of this broker's clients.
 
     Invariants:
-    - an id of which a change is under way is in `_pending`, and no other change of it begins;
-    - an id in Prepare* has an order in `_orders` once that is committed, and loses it with its completion;
-    - an epoch that fences is never given to a client while the marker of it is being written;
-    - an addition in `_waiting` is judged as if it came when the change before it has ended.
+    - a transactional id with a change under way is in `_pending`, and no other change of it begins;
+    - an id in a Prepare* state has an order in `_orders` once that state is committed, and loses it with its
+      completion;
+    - an epoch that fences is never given to a client while the marker with it is being written;
+    - an addition in `_waiting` is judged as if it had arrived when the previous change ended.
     """
 
     def __init__(
@@ -120,14 +124,15 @@ class TransactionShard:
         self._orders: dict[str, MarkerOrder] = {}
         self._orders_given = 0
         self._deadlines: dict[str, tuple[int, float]] = {}
-        """Of open transactions: when they began (wall), and when they time out (monotonic)."""
+        """For each open transaction: its start (wall clock, ms) and its time-out (monotonic, ms)."""
         self.unknown_records = 0
-        """Records of kinds that this version does not know; they are kept in the log and not acted upon (KIP-915)."""
+        """Number of records of kinds that this version does not know; they are kept in the log and ignored
+        (KIP-915)."""
 
     # Shard
 
     def replay(self, record: Record) -> None:
-        """Raises ProtocolError for a record that does not parse."""
+        """Apply a record of the log. Raises ProtocolError for a record that does not parse."""
         if read_int16(record.key, 0)[0] not in TRANSACTION.key_versions:
             self.unknown_records += 1
             return
@@ -155,7 +160,7 @@ class TransactionShard:
         return self._out.take()
 
     def handle(self, command: Any, to: Any, now: Now) -> Effects:
-        """One of `commands`."""
+        """Handle one command of `commands`."""
         try:
             match command:
                 case InitProducer():
@@ -204,8 +209,8 @@ class TransactionShard:
         go_on: Callable[[Now], None] | None = None,
         refused: Callable[[Now], None] | None = None,
     ) -> None:
-        """Write a new value; when it is committed, answer all of `to` and go on, however late that is. An error
-        answers, and leaves the id alone unless nothing of the change stands in the log (`refused`)."""
+        """Write a new value. When it is committed, however late, answer all of `to` and call `go_on`. An error answers
+        `to`; the id stays pending unless nothing of the change is in the log (then `refused` is called)."""
         self._pending.add(transactional_id)
 
         def committed(_outcome: WriteOutcome, now: Now) -> None:
@@ -237,7 +242,7 @@ class TransactionShard:
         self._out.write(records, then, late=late)
 
     def _value(self, transactional_id: str) -> TransactionValue:
-        """The id, if no change of it is under way. Raises KafkaError INVALID_PRODUCER_ID_MAPPING,
+        """Return the value of an id without a change under way. Raises KafkaError INVALID_PRODUCER_ID_MAPPING,
         CONCURRENT_TRANSACTIONS."""
         value = self._values.get(transactional_id)
         if value is None:
@@ -249,8 +254,8 @@ class TransactionShard:
     # InitProducerId
 
     def _init(self, command: InitProducer, to: Any, now: Now) -> None:
-        """A producer that names what it has (KIP-360) goes on with the next epoch; one that names the epoch before
-        repeats its request, unless somebody else has begun since; any other is fenced."""
+        """Answer InitProducerId. A producer that sends its current id and epoch (KIP-360) gets the next epoch; one that
+        sends the previous epoch repeats its request, unless another producer has begun since; any other is fenced."""
         transactional_id = command.transactional_id
         if transactional_id not in self._values:
             if transactional_id in self._pending:
@@ -295,7 +300,8 @@ class TransactionShard:
     def _begin_anew(
         self, command: InitProducer, before: TransactionValue | None, last_epoch: int, to: Any, now: Now
     ) -> None:
-        """A fresh producer id: the transactional id is new, or the epochs of the one before are used up."""
+        """Begin with a new producer id: the transactional id is new, or the epochs of its last producer id are used
+        up."""
         if command.spare_id == NO_ID:
             self._out.reply(to, NeedsProducerId())
             return
@@ -324,7 +330,7 @@ class TransactionShard:
     # Partitions
 
     def _held(self, command: AddPartitions | VerifyPartitions) -> TransactionValue:
-        """The id, if the producer is the one that may write."""
+        """Return the value of the id if the command's producer is the one that may write, else raise KafkaError."""
         transactional_id = command.transactional_id
         value = self._value(transactional_id)
         named = Producer(command.producer_id, command.producer_epoch)
@@ -339,7 +345,8 @@ class TransactionShard:
         return value
 
     def _counts(self, command: AddPartitions | EndTransaction) -> bool:
-        """Whether the producer asks by its newest connection; one that may not write is refused for that."""
+        """Return whether the producer uses its newest connection; True if it may not write, as it is refused for that
+        anyway."""
         value = self._values.get(command.transactional_id)
         named = command.producer_id, command.producer_epoch
         if value is None or named != (value.producer_id, value.producer_epoch):
@@ -351,7 +358,7 @@ class TransactionShard:
         self._add_together(command.transactional_id, [addition], now)
 
     def _add_together(self, transactional_id: str, additions: Iterable[_Addition], now: Now) -> None:
-        """Judge each, and write those that are new to the transaction as one record."""
+        """Check each addition, and write those that are new to the transaction as one record."""
         taken = []
         partitions: frozenset[TopicPartition] = frozenset()
         for addition in additions:
@@ -384,7 +391,7 @@ class TransactionShard:
         self._change(transactional_id, added, to=taken)
 
     def _wait(self, transactional_id: str, addition: _Addition) -> bool:
-        """Put an addition off until the change before it has ended. False: too many wait."""
+        """Let an addition wait until the current change has ended. Returns False if too many wait."""
         waiting = self._waiting.setdefault(transactional_id, [])
         if len(waiting) >= ADDITIONS_MAX:  # rule C30/any-number-of-additions-waits
             return False
@@ -393,7 +400,7 @@ class TransactionShard:
         return True
 
     def _take_up(self, transactional_id: str, now: Now) -> None:
-        """A change has ended: what waited for it is judged anew. It waits on where another one has begun."""
+        """Check waiting additions again after a change has ended. They go on waiting if another change has begun."""
         waiting = self._waiting.pop(transactional_id, None)
         if waiting is not None:
             self._timers.cancel((_ADDITIONS, transactional_id))
@@ -413,7 +420,8 @@ class TransactionShard:
         self._timers.set((_ADDITIONS, transactional_id), until_ms, give_up)  # rule C30/an-addition-waits-for-ever
 
     def _verify(self, command: VerifyPartitions, to: Any) -> None:
-        """Look, also while another partition is being added (KAFKA-14904): the answer comes behind that."""
+        """Answer which partitions are in the transaction, even while others are being added (KAFKA-14904); the answer
+        waits for the write before it."""
         value = self._values.get(command.transactional_id)
         named = TransactionState.ONGOING, command.producer_id, command.producer_epoch
         # rule C5/a-change-holds-up-verifications
@@ -465,8 +473,8 @@ class TransactionShard:
         self._decide(transactional_id, decided, to=to, answer=following, begins=following if by_epoch else None)
 
     def _done_before(self, command: EndTransaction, value: TransactionValue, to: Any, now: Now) -> None:
-        """Answer with the producer that there is. Its epoch may be beyond those that producers are given, where it
-        timed out with the last one: then it goes on under a fresh id."""
+        """Answer with the current producer. If its epoch is beyond those that producers are given, because it timed out
+        with the last one, it gets a new producer id."""
         if value.producer_epoch <= EPOCH_MAX:  # rule C4/a-producer-is-given-the-epoch-of-markers
             self._out.reply(to, Producer(value.producer_id, value.producer_epoch), after_writes=True)
         elif command.spare_id == NO_ID:
@@ -483,8 +491,8 @@ class TransactionShard:
     def _abort(
         self, transactional_id: str, value: TransactionValue, now: Now, last_epoch: int, *, to: Any, answer: Any
     ) -> None:
-        """Abort an open transaction in the coordinator's own name: the epoch rises by one, whatever the protocol, so
-        that its producer is fenced."""
+        """Abort an open transaction in the coordinator's own name: the epoch rises by one under both protocols, so that
+        its producer is fenced."""
         version = EPOCH_VERSION if self._version() >= EPOCH_VERSION else FIRST_VERSION
         decided = value._replace(
             producer_epoch=value.producer_epoch + 1,  # rule C4/an-abort-does-not-fence
@@ -530,7 +538,8 @@ class TransactionShard:
         self._out.order(order)
 
     def _markers_written(self, order: MarkerOrder, now: Now) -> None:
-        """Complete the transaction, if it is still this one: the news of an order may come twice, or late."""
+        """Complete the transaction of an order, unless the order is not its current one: a report may come twice, or
+        late."""
         if self._orders.get(order.transactional_id) == order:  # rule C14/completion-of-another-transaction
             del self._orders[order.transactional_id]
             self._complete(order.transactional_id, now)
@@ -568,8 +577,8 @@ class TransactionShard:
         self._timers.set(_TIMED_OUT, now.monotonic_ms + self._config.abort_interval_ms, look)
 
     def _abort_timed_out(self, now: Now) -> None:
-        """Abort what has lasted too long. The producer may go on (KIP-588): it names the epoch that it had, and gets
-        the one that fenced its late requests."""
+        """Abort transactions that have lasted too long. The producer may go on (KIP-588): it sends the epoch that it
+        had, and gets the one that fenced its late requests."""
         deadlines: dict[str, tuple[int, float]] = {}
         for transactional_id, value in list(self._values.items()):
             if value.state is not TransactionState.ONGOING:
@@ -620,7 +629,7 @@ class TransactionShard:
 
     @property
     def transactions(self) -> dict[str, TransactionValue]:
-        """Every id, for metrics and tests."""
+        """Values of all transactional ids, for metrics and tests."""
         return self._values
 
     def _outcomes(self, command: FindOutcomes) -> tuple[Outcome, ...]:
@@ -657,10 +666,10 @@ class TransactionShard:
 
 
 def _outcome(value: TransactionValue, partition: TopicPartition, epoch: int) -> Outcome:
-    """What became of the transaction that the producer of `value` had under `epoch`, as far as that is certain.
+    """Return the outcome of the transaction that the producer of `value` had under `epoch`, as far as it is certain.
 
-    Under protocol 2 an epoch is one transaction's. Under protocol 1 it is of many, and a commit of the last one says
-    nothing of those before it, unless its markers are on their way still.
+    Under protocol 2 an epoch belongs to one transaction. Under protocol 1 it belongs to many, and a commit of the last
+    one does not tell about earlier ones, unless its markers are still being written.
     """
     state = value.state
     if state is TransactionState.ONGOING:
@@ -677,7 +686,8 @@ def _outcome(value: TransactionValue, partition: TopicPartition, epoch: int) -> 
 
 
 def _is_repeated(command: InitProducer, value: TransactionValue) -> bool:
-    """The producer names the epoch before: of this id, or of the id before whose epochs were used up."""
+    """Return whether the producer sends the previous epoch: of its id, or of the previous id whose epochs are used
+    up."""
     if command.producer_epoch != value.last_epoch or value.last_epoch == NO_EPOCH:
         return False
     if value.producer_epoch > 0 or value.previous_id == NO_ID:
@@ -686,8 +696,8 @@ def _is_repeated(command: InitProducer, value: TransactionValue) -> bool:
 
 
 def _by_epoch(command: EndTransaction, value: TransactionValue) -> Ending:
-    """Judge a request to end a transaction by the table of KIP-890. Raises KafkaError for a producer id or epoch that
-    the table does not cover."""
+    """Return the answer to a request to end a transaction by the table of KIP-890. Raises KafkaError for a producer id
+    or epoch that the table does not cover."""
     named = Producer(command.producer_id, command.producer_epoch)
     if value.state.is_prepared and named == Producer(value.next_id, 0):
         retry = False
@@ -705,8 +715,8 @@ def _by_epoch(command: EndTransaction, value: TransactionValue) -> Ending:
 
 
 def _by_state(command: EndTransaction, value: TransactionValue) -> Ending:
-    """Judge a request to end a transaction by the table of the first protocol. Raises KafkaError for another producer
-    id or epoch."""
+    """Return the answer to a request to end a transaction by the table of the first protocol. Raises KafkaError for
+    another producer id or epoch."""
     if command.producer_id != value.producer_id:
         raise _unknown_producer(command.transactional_id)
     if command.producer_epoch != value.producer_epoch:  # rule C4/older-epoch-ends-a-transaction

@@ -55,15 +55,15 @@ class SessionTimes(Settings, scope=Scope.NODE):
     session_timeout_ms = milliseconds(
         "broker.session.timeout.ms",
         9000,
-        "A broker whose heartbeats have not come for so long is fenced. (One whose process died is noticed by "
-        "its broken connection, in well under a second; one that is silent, by broker.silence.timeout.ms.)",
+        "Time without a heartbeat after which a broker is fenced. (A broker whose process died is noticed by its "
+        "broken connection, in well under a second; a broker that does not answer, by broker.silence.timeout.ms.)",
     )
     silence_timeout_ms = milliseconds(
         "broker.silence.timeout.ms",
         2500,
-        "A broker that sends no heartbeats and answers no probes for so long is fenced (Kafka knows nothing like it). "
-        "It is probed after two fifths of this; one that is busy answers late, and stays. As great as "
-        "broker.session.timeout.ms: only heartbeats count.",
+        "Time after which a broker that sends no heartbeats and answers no probes is fenced (Kafka has no such "
+        "setting). It is probed after two fifths of this time; a busy broker answers late and stays unfenced. At the "
+        "value of broker.session.timeout.ms only heartbeats count.",
         low=100,
     )
     suspicion_ms = 500.0

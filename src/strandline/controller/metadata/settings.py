@@ -62,7 +62,7 @@ def _throttled_rate(side: str, sentence: str) -> Setting[int]:
     return whole(
         f"{side}.replication.throttled.rate",
         INT64_MAX,
-        f"{sentence} of topics that say {side}.replication.throttled.replicas, in a second.",
+        f"{sentence} of topics with {side}.replication.throttled.replicas, in bytes per second.",
         low=1,
         high=INT64_MAX,
         because=" (at 0 a throttled replica would never catch up; without the setting nothing is throttled)",
@@ -89,7 +89,8 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     cleanup_policy = words(
         "cleanup.policy",
         "delete",
-        "delete: old segments go by retention.ms and retention.bytes; compact: the last record of each key stays.",
+        "delete: old segments are deleted by retention.ms and retention.bytes; compact: the last record of each key "
+        "is kept.",
         "delete",
         "compact",
         broker="log.cleanup.policy",
@@ -97,7 +98,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     compression_gzip_level = whole(
         "compression.gzip.level",
         -1,
-        "The level at which batches are packed where compression.type is gzip; -1: zlib's usual one, 6.",
+        "Level of compression where compression.type is gzip; -1: zlib's default, 6.",
         low=1,
         high=9,
         others=(-1,),
@@ -106,8 +107,8 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     compression_lz4_level = whole(
         "compression.lz4.level",
         9,
-        "The level at which batches are packed where compression.type is lz4; 9: its fast compressor, all others: the "
-        "one that packs more.",
+        "Level of compression where compression.type is lz4; 9: the fast compressor of lz4, any other: the slower one "
+        "that compresses more.",
         low=1,
         high=17,
         broker="compression.lz4.level",
@@ -115,14 +116,15 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     compression_type = word(
         "compression.type",
         "producer",
-        "The codec of stored batches; producer: as they came. The leader packs a batch of another codec anew.",
+        "Codec of stored batches; producer: batches keep the producer's codec. The leader recompresses batches of "
+        "another codec.",
         *("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         broker="compression.type",
     )
     compression_zstd_level = whole(
         "compression.zstd.level",
         3,
-        "The level at which batches are packed where compression.type is zstd; from 4 on it takes many times as long.",
+        "Level of compression where compression.type is zstd; levels from 4 on take many times as long.",
         low=-131_072,
         high=22,
         broker="compression.zstd.level",
@@ -130,7 +132,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     delete_retention_ms = milliseconds(
         "delete.retention.ms",
         86_400_000,
-        "How long tombstones of a compacted topic are kept.",
+        "Time that tombstones of a compacted topic are kept.",
         low=0,
         high=INT64_MAX,
         broker="log.cleaner.delete.retention.ms",
@@ -138,7 +140,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     file_delete_delay_ms = milliseconds(
         "file.delete.delay.ms",
         60_000,
-        "How long a deleted segment's files stay on disk before they are unlinked.",
+        "Time that the files of a deleted segment stay on disk before they are removed.",
         low=0,
         high=INT64_MAX,
         broker="log.segment.delete.delay.ms",
@@ -146,40 +148,40 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     flush_messages = whole(
         "flush.messages",
         INT64_MAX,
-        "After so many records the log is synced.",
+        "Number of records after which the log is synced.",
         low=1,
         high=INT64_MAX,
         idle=_FLUSH,
     )
     flush_ms = milliseconds(
-        "flush.ms", INT64_MAX, "After so long the log is synced.", low=0, high=INT64_MAX, idle=_FLUSH
+        "flush.ms", INT64_MAX, "Time after which the log is synced.", low=0, high=INT64_MAX, idle=_FLUSH
     )
     follower_throttled_replicas = _throttled(
-        "follower", "The replicas that fetch within follower.replication.throttled.rate while out of the ISR"
+        "follower", "Replicas that fetch within follower.replication.throttled.rate while out of the ISR"
     )
     index_interval_bytes = size(
         "index.interval.bytes",
         4096,
-        "An entry is added to the offset index about every so many bytes of log.",
+        "Bytes of the log between two entries of the offset index, approximately.",
         high=INT32_MAX,
         broker="log.index.interval.bytes",
     )
     leader_throttled_replicas = _throttled(
-        "leader", "The leading replicas that send within leader.replication.throttled.rate to those out of the ISR"
+        "leader", "Leader replicas that send within leader.replication.throttled.rate to those out of the ISR"
     )
     local_retention_bytes = size(
         "local.retention.bytes",
         -2,
-        "With remote.storage.enable: the size beyond which copied segments of a partition go from the brokers' disks; "
-        "-2: as retention.bytes, which it may not exceed.",
+        "With remote.storage.enable: size of a partition on the broker's disk above which copied segments are deleted "
+        "there; -2: the value of retention.bytes, which it must not exceed.",
         low=-2,
         broker="log.local.retention.bytes",
     )
     local_retention_ms = milliseconds(
         "local.retention.ms",
         -2,
-        "With remote.storage.enable: the age beyond which copied segments go from the brokers' disks; -2: as "
-        "retention.ms, which it may not exceed.",
+        "With remote.storage.enable: age above which copied segments are deleted from the brokers' disks; -2: the "
+        "value of retention.ms, which it must not exceed.",
         low=-2,
         high=INT64_MAX,
         broker="log.local.retention.ms",
@@ -187,14 +189,14 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     max_compaction_lag_ms = milliseconds(
         "max.compaction.lag.ms",
         INT64_MAX,
-        "The longest time a record may stay uncompacted.",
+        "Longest time that a record may stay uncompacted.",
         high=INT64_MAX,
         broker="log.cleaner.max.compaction.lag.ms",
     )
     max_message_bytes = whole(
         "max.message.bytes",
         1_048_588,
-        "The largest record batch that is accepted, and that is stored, after compression; 100663296 (96 MiB) at most.",
+        "Maximum size of a record batch after compression, both as received and as stored; 100663296 (96 MiB) at most.",
         low=0,
         high=BATCH_BYTES_MAX,
         because=" (96 MiB, which is what the default of socket.request.max.bytes lets in)",
@@ -204,7 +206,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     message_timestamp_after_max_ms = milliseconds(
         "message.timestamp.after.max.ms",
         3_600_000,
-        "How far a record's time may lie ahead of the broker's; further ahead it is refused.",
+        "Maximum time by which a record's timestamp may be ahead of the broker's clock; later ones are refused.",
         low=0,
         high=INT64_MAX,
         broker="log.message.timestamp.after.max.ms",
@@ -212,7 +214,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     message_timestamp_before_max_ms = milliseconds(
         "message.timestamp.before.max.ms",
         INT64_MAX,
-        "How far a record's time may lie behind the broker's; further behind it is refused.",
+        "Maximum time by which a record's timestamp may be behind the broker's clock; earlier ones are refused.",
         low=0,
         high=INT64_MAX,
         broker="log.message.timestamp.before.max.ms",
@@ -220,7 +222,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     message_timestamp_type = word(
         "message.timestamp.type",
         "CreateTime",
-        "CreateTime: records keep the producer's time; LogAppendTime: the leader sets its own.",
+        "CreateTime: records keep the producer's timestamp; LogAppendTime: the leader sets the timestamp.",
         "CreateTime",
         "LogAppendTime",
         broker="log.message.timestamp.type",
@@ -228,7 +230,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     min_cleanable_dirty_ratio = number(
         "min.cleanable.dirty.ratio",
         "0.5",
-        "How much of a log must be uncompacted before it is compacted.",
+        "Share of a log that must be uncompacted before the log is compacted.",
         low=0,
         high=1,
         broker="log.cleaner.min.cleanable.ratio",
@@ -236,7 +238,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     min_compaction_lag_ms = milliseconds(
         "min.compaction.lag.ms",
         0,
-        "The shortest time a record stays uncompacted.",
+        "Shortest time that a record stays uncompacted.",
         low=0,
         high=INT64_MAX,
         broker="log.cleaner.min.compaction.lag.ms",
@@ -244,8 +246,8 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     min_insync_replicas = whole(
         "min.insync.replicas",
         2,
-        "With acks=all, a write is refused while fewer replicas than this are in sync; a topic with fewer replicas "
-        "than this needs them all.",
+        "Minimum in-sync replicas for a write with acks=all; with fewer it is refused. A topic with fewer replicas "
+        "than this needs all of them in sync.",
         low=1,
         high=INT32_MAX,
         broker="min.insync.replicas",
@@ -260,12 +262,12 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
         idle="files are allocated ahead of their data in steps that grow with the segment",
     )
     remote_copy_lag_bytes = size(
-        "remote.copy.lag.bytes", 0, "How many bytes wait before they are copied to the remote tier.", low=-1, idle=_LAG
+        "remote.copy.lag.bytes", 0, "Bytes that wait before they are copied to the remote tier.", low=-1, idle=_LAG
     )
     remote_copy_lag_ms = milliseconds(
         "remote.copy.lag.ms",
         0,
-        "How long a segment waits before it is copied to the remote tier.",
+        "Time that a segment waits before it is copied to the remote tier.",
         low=-1,
         high=INT64_MAX,
         idle=_LAG,
@@ -273,7 +275,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     remote_log_copy_disable = word(
         "remote.log.copy.disable",
         "false",
-        "true: nothing more is copied to the remote tier. Refused.",
+        "true: no more segments are copied to the remote tier. Not supported: only false is accepted.",
         "false",
         because=" (what is closed of a tiered topic is copied)",
         type=ConfigType.BOOLEAN,
@@ -282,7 +284,8 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     remote_log_delete_on_disable = word(
         "remote.log.delete.on.disable",
         "false",
-        "true: what the remote tier has is deleted when it is turned off. Refused.",
+        "true: the topic's segments in the remote tier are deleted when the tier is turned off. Not supported: only "
+        "false is accepted.",
         "false",
         because=" (what is in the object store goes by retention, or with the topic)",
         type=ConfigType.BOOLEAN,
@@ -291,21 +294,21 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     remote_storage_enable = boolean(
         REMOTE_STORAGE_ENABLE,
         False,
-        "true: closed segments are copied to the object store of remote.log.storage.url, and read from there. Not with "
-        "cleanup.policy=compact; back to false only once nothing of the topic is left there.",
+        "true: closed segments are copied to the object store of remote.log.storage.url and can be read from there. "
+        "Not with cleanup.policy=compact; it can be set back to false only when the topic has no segments left there.",
         exact=True,
     )
     retention_bytes = size(
         "retention.bytes",
         -1,
-        "The size beyond which old segments of a partition are deleted; -1: no limit.",
+        "Size of a partition above which its oldest segments are deleted; -1: no limit.",
         low=-1,
         broker="log.retention.bytes",
     )
     retention_ms = milliseconds(
         "retention.ms",
         604_800_000,
-        "The age beyond which old segments are deleted, whether consumed or not; -1: no limit.",
+        "Age above which segments are deleted, whether consumed or not; -1: no limit.",
         low=-1,
         high=INT64_MAX,
         broker="log.retention.ms",
@@ -313,7 +316,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     segment_bytes = size(
         "segment.bytes",
         1024**3,
-        "The size at which a new segment is begun.",
+        "Size of a segment at which a new one is begun.",
         low=1024,
         high=INT32_MAX,
         broker="log.segment.bytes",
@@ -321,7 +324,7 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     segment_index_bytes = size(
         "segment.index.bytes",
         10 * 1024**2,
-        "The largest size of a segment's offset index; a full one begins a new segment.",
+        "Maximum size of a segment's offset index; when it is full, a new segment is begun.",
         low=4,
         high=INT32_MAX,
         broker="log.index.size.max.bytes",
@@ -329,7 +332,8 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     segment_jitter_ms = milliseconds(
         "segment.jitter.ms",
         0,
-        "How much sooner than segment.ms a segment may be closed, each by its own share of it.",
+        "Maximum time by which a segment may be closed sooner than segment.ms; each segment has a share of its own of "
+        "it.",
         low=0,
         high=INT64_MAX,
         broker="log.roll.jitter.ms",
@@ -337,14 +341,15 @@ class TopicSettings(Settings, scope=Scope.TOPIC):
     segment_ms = milliseconds(
         "segment.ms",
         604_800_000,
-        "The age at which a new segment is begun even if the old one is not full.",
+        "Age of a segment at which a new one is begun even if the old one is not full.",
         high=INT64_MAX,
         broker="log.roll.ms",
     )
     unclean_leader_election_enable = boolean(
         "unclean.leader.election.enable",
         False,
-        "true: a replica that is not in sync may lead when no other can, and acknowledged records may be lost.",
+        "true: a replica that is not in sync may become leader if no other replica can; acknowledged records may be "
+        "lost.",
         exact=True,
         broker="unclean.leader.election.enable",
         cluster_wide=True,
@@ -358,7 +363,7 @@ class BrokerSettings(Settings, scope=Scope.BROKER):
     auto_create_topics_enable = boolean(
         "auto.create.topics.enable",
         False,
-        "true: a topic that a client names is created with the defaults of the brokers.",
+        "true: a topic that does not exist is created, with the brokers' defaults, when a client asks for it.",
         exact=True,
         cluster_wide=True,
     )
@@ -366,8 +371,8 @@ class BrokerSettings(Settings, scope=Scope.BROKER):
         "cordoned.log.dirs",
         _all_or_none,
         "",
-        "*: the broker gets no new replicas, and keeps what it has (KIP-1066); `strandline broker cordon` sets it. The "
-        "controller goes by the metadata alone, so that a broker that is down stays cordoned.",
+        "*: the broker gets no new replicas and keeps those it has (KIP-1066); `strandline broker cordon` sets it. The "
+        "controller uses only the value in the cluster's metadata, so that a broker that is down stays cordoned.",
         _CORDONED,
         type=ConfigType.LIST,
         agreed=True,
@@ -375,7 +380,8 @@ class BrokerSettings(Settings, scope=Scope.BROKER):
     default_replication_factor = whole(
         "default.replication.factor",
         -1,
-        "Replicas of a topic created without saying how many; -1: three, or as many as there are brokers.",
+        "Replicas of a topic that is created without a number of replicas; -1: three, or one per broker if there are "
+        "fewer.",
         low=-1,
         high=32_767,
         cluster_wide=True,
@@ -383,54 +389,58 @@ class BrokerSettings(Settings, scope=Scope.BROKER):
     flush_policy = word(
         "flush.policy",
         "ack",
-        "ack: a replica counts towards the high watermark once it has synced; replicate: once it has it in memory, so "
-        "that losing the power of min.insync.replicas machines at once can lose acknowledged records. A broker reads "
-        "it when it starts.",
+        "ack: a replica counts towards the high watermark once its records are synced; replicate: once they are in "
+        "its memory, so that a power failure of min.insync.replicas machines at the same time can lose acknowledged "
+        "records. A broker reads the setting only when it starts.",
         "ack",
         "replicate",
     )
-    follower_throttled_rate = _throttled_rate("follower", "What a broker fetches for throttled replicas")
-    leader_throttled_rate = _throttled_rate("leader", "What a broker sends to throttled replicas")
+    follower_throttled_rate = _throttled_rate(
+        "follower", "Maximum rate at which a broker fetches for throttled replicas"
+    )
+    leader_throttled_rate = _throttled_rate("leader", "Maximum rate at which a broker sends to throttled replicas")
     log_cleaner_backoff_ms = milliseconds(
         "log.cleaner.backoff.ms",
         15_000,
-        "How often is looked for a compacted log of which enough is to be compacted.",
+        "Interval between checks for a compacted log that has enough uncompacted records.",
         type=ConfigType.LONG,
     )
     log_cleaner_dedupe_buffer_size = size(
         "log.cleaner.dedupe.buffer.size",
         128 << 20,
-        "Memory for the keys of the log that is being compacted, 42 bytes for each (192 where nothing could be "
-        "compiled; 27 in Kafka); what does not fit waits for the next pass. A pass under way keeps what it has.",
+        "Memory for the keys of the log that is being compacted: 42 bytes for each key (192 without compiled code; 27 "
+        "in Kafka). Records whose keys do not fit wait for the next pass. A change applies from the next pass on.",
         low=1 << 20,
     )
     log_cleaner_io_max_bytes_per_second = number(
         "log.cleaner.io.max.bytes.per.second",
         "1.7976931348623157E308",
-        "What compaction reads and writes in a second, together; by default as much as goes beside all else.",
+        "Bytes that compaction reads and writes per second, together; the default is no limit.",
         above=0,
         unit="bytes/s",
     )
     log_dir_reserve_bytes = size(
         "log.dir.reserve.bytes",
         RESERVE_BYTES,
-        "What clients' records leave of the disk for metadata, checkpoints and deletions: with less, the broker writes "
-        "nothing more for clients, and others lead. At most 1/64 of the disk. 0: until a write fails.",
+        "Free space of the disk that is kept for metadata, checkpoints and deletions: with less free space, the broker "
+        "writes no more records of clients and gives up leadership. At most 1/64 of the disk. 0: no space is kept "
+        "free, and the broker writes until a write fails.",
         low=0,
         high=2**40,
     )
     log_scrub_interval_ms = milliseconds(
         "log.scrub.interval.ms",
         604_800_000,
-        "How often all logs of the broker are read to find bits that rotted where nobody reads (rule B19 in "
-        "docs/rules.md); the first time an hour after the start, or after 0. 0: never, and a pass under way ends.",
+        "Interval between scrubs: reads of all logs of the broker that find damaged bits in data that no client reads "
+        "(rule B19 in docs/rules.md). The first one starts an hour after the broker starts, or after the setting was "
+        "0. 0: no scrubs, and a current one ends.",
         low=0,
         high=2**53,
     )
     log_scrub_max_bytes_per_second = size(
         "log.scrub.max.bytes.per.second",
         10 << 20,
-        "The most that the scrub reads in a second.",
+        "Maximum bytes that the scrub reads per second.",
         low=64 << 10,
         high=2**40,
         unit="bytes/s",
@@ -438,7 +448,7 @@ class BrokerSettings(Settings, scope=Scope.BROKER):
     num_partitions = whole(
         "num.partitions",
         1,
-        "Partitions of a topic created without saying how many.",
+        "Partitions of a topic that is created without a number of partitions.",
         low=1,
         high=INT32_MAX,
         cluster_wide=True,
@@ -478,14 +488,14 @@ class ClientMetricsSettings(Settings, scope=Scope.CLIENT_METRICS):
         "metrics",
         lambda _name, text: tuple(split_list(text)),
         "",
-        "Prefixes of the names of metrics that clients push, or * for all of theirs; empty: none.",
+        "Prefixes of the names of metrics that clients push; *: all of a client's metrics; empty: none.",
         "a list of prefixes, or *",
         type=ConfigType.LIST,
     )
     interval_ms = milliseconds(
         "interval.ms",
         300_000,
-        "Clients push so often; of several subscriptions that fit a client the shortest counts.",
+        "Interval at which clients push; if several subscriptions match a client, the shortest interval applies.",
         low=100,
         high=3_600_000,
     )
@@ -493,7 +503,8 @@ class ClientMetricsSettings(Settings, scope=Scope.CLIENT_METRICS):
         "match",
         _match,
         "",
-        "Which clients: key=pattern for each property, and all of them have to match as a whole; empty: every client.",
+        "Clients that push, as key=pattern for each property: every pattern must match the whole value; empty: every "
+        "client.",
         _MATCH,
         type=ConfigType.LIST,
     )

@@ -74,17 +74,17 @@ class QuorumConfig(RaftConfig, scope=Scope.NODE):
     """
 
     request_timeout_ms = milliseconds(
-        "controller.quorum.request.timeout.ms", 1000, "How long one call between quorum nodes may take."
+        "controller.quorum.request.timeout.ms", 1000, "Maximum time of one call between quorum nodes."
     )
     snapshot_max_new_record_bytes = size(
         "metadata.log.max.record.bytes.between.snapshots",
         20 * 1024**2,
-        "A snapshot of the metadata is taken once so much was committed since the last one.",
+        "Bytes of the metadata log that are committed after a snapshot before the next snapshot is taken.",
     )
     log_segment_bytes = size(
         "metadata.log.segment.bytes",
         64 * 1024**2,
-        "The size at which the metadata log begins a new segment.",
+        "Size of a segment of the metadata log at which a new one is begun.",
         low=1024,
         high=INT32_MAX,
     )

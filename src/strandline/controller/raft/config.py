@@ -20,25 +20,25 @@ class RaftConfig(Settings, scope=Scope.NODE):
     election_timeout_ms = milliseconds(
         "controller.quorum.election.timeout.ms",
         1000,
-        "How long a controller that knows no leader, or a candidate, waits before it asks for an election; each is "
-        "drawn from once to twice this.",
+        "Time that a controller without a known leader, or a candidate, waits before it asks for an election; each "
+        "wait is drawn at random from once to twice this.",
     )
     fetch_timeout_ms = milliseconds(
         "controller.quorum.fetch.timeout.ms",
         1500,
-        "A controller that could not fetch from the leader for so long asks for an election; the leader resigns after "
-        "1.5 times this without fetches of a majority (Kafka: 2000; what is added here is added to "
-        "the time without acks when the active controller is paused).",
+        "Time without a successful fetch from the leader after which a controller asks for an election; the leader "
+        "resigns after 1.5 times this without fetches of a majority (Kafka: 2000; a longer time here is as much longer "
+        "without acknowledgements when the active controller hangs).",
     )
     retry_backoff_ms = milliseconds(
         "controller.quorum.retry.backoff.ms",
         20,
-        "How long a failed call between quorum nodes waits for its repetition.",
+        "Time between a failed call between quorum nodes and its repetition.",
     )
     election_backoff_max_ms = milliseconds(
         "controller.quorum.election.backoff.max.ms",
         1000,
-        "The longest wait after a lost election; waits grow from one to the next and are drawn at random.",
+        "Longest wait after a lost election; waits grow with each lost election and are drawn at random.",
     )
     suspicion_ms = 60
     fetch_max_wait_ms = 500

@@ -1,10 +1,9 @@
-"""Which of a partition's segments in the object store follow on each other, where no metadata tell.
+"""Chains: which of a partition's segments in the object store follow on each other, if the metadata are lost.
 
-The metadata log of a cluster names them, each beginning where the one before it ends (rule B21). When it is lost the
-store alone has to tell. What lies there beside them: attempts that were given up, and, after an unclean election,
-records that the new leader did not have. Sidecars say the leader epoch of every record, and that decides: a leader that
-cut others' records wrote its own under a higher epoch, and records of the same offset and epoch are the same (rule
-B25).
+The metadata log of a cluster names them, each beginning where the one before it ends (rule B21). If it is lost, only
+the store can tell. There are more segments in it: those of failed copies and, after an unclean election, records that
+the new leader did not have. Sidecars have the leader epoch of every record, which decides: a leader that cut others'
+records wrote its own under a higher epoch, and records of the same offset and epoch are the same (rule B25).
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _REPEATED = "its records are in the others: an attempt that was given up"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A segment that is not in the chain.
+    """A segment that is not part of the chain.
 
     Attributes:
-        is_loss: records go with it that the chain lacks.
+        is_loss: True if it has records that the chain lacks.
     """
 
     segment: StoredSegment
@@ -49,35 +48,35 @@ class Chain:
 
     @property
     def start_offset(self) -> int:
-        """Offset of the first record; 0 where there is none."""
+        """Offset of the first record; 0 if there are no segments."""
         return self.segments[0].name.base_offset if self.segments else 0
 
     @property
     def end_offset(self) -> int:
-        """One past the last record."""
+        """Offset after the last record; 0 if there are no segments."""
         return _header(self.segments[-1]).end_offset if self.segments else 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the log objects."""
+        """Size of the log objects in bytes."""
         return sum(segment.log_bytes for segment in self.segments)
 
     @property
     def losses(self) -> tuple[LeftOut, ...]:
-        """Flaws that keep it from being all that was copied."""
+        """Segments left out with records that the chain lacks."""
         return tuple(one for one in self.left_out if one.is_loss)
 
     def tiered(self, now_ms: int) -> tuple[TieredSegment, ...]:
-        """As the metadata name them. When they were copied is not in the store: `now_ms`, from which the age of records
-        without a time counts."""
+        """Return the segments as the metadata will name them. The time of copying is not in the store: `now_ms`
+        replaces it, from which the age of records without a timestamp counts."""
         return tuple(_tiered(segment, now_ms) for segment in self.segments)
 
 
 def chain_of(segments: Iterable[StoredSegment], damaged: Iterable[tuple[StoredSegment, str]]) -> Chain:
-    """The newest run of one partition's segments without a gap.
+    """Return the newest run of one partition's segments without a gap.
 
-    `segments` are whole, with their headers; `damaged` are others, each with what is wrong. Where the store holds what
-    the metadata named, the run is that; what else is there is left out, with the reason.
+    `segments` are intact, with their headers; `damaged` are the others, each with its flaw. If the store holds all
+    segments that the metadata named, the run is these; others are left out, with the reason.
     """
     whole = sorted(segments, key=_place)
     epochs = _lineage(whole)
@@ -101,7 +100,7 @@ def chain_of(segments: Iterable[StoredSegment], damaged: Iterable[tuple[StoredSe
 
 
 def _lineage(segments: Sequence[StoredSegment]) -> LeaderEpochs:
-    """The leader epochs of the log: at each offset the highest that any segment has there or before."""
+    """Return the leader epochs of the log: at each offset, the highest that any segment has there or before."""
     starts = sorted((start, epoch) for segment in segments for epoch, start in _epochs_of(segment).entries())
     lineage = LeaderEpochs()
     for start, epoch in starts:
@@ -117,10 +116,10 @@ def _is_of(segment: StoredSegment, lineage: LeaderEpochs) -> bool:
 
 
 def _newest_run(segments: Sequence[StoredSegment]) -> list[StoredSegment]:
-    """Of the runs that end with the newest record, one that begins with the oldest. Of two that hold the same it does
-    not matter which."""
+    """Return, of the runs that end with the newest record, one that begins with the oldest. Two such runs have the same
+    records."""
     best: dict[int, StoredSegment] = {}
-    """Base offset -> the segment there from which a run reaches furthest."""
+    """For each base offset, the segment from which a run reaches furthest."""
     reach: dict[int, int] = {}
     for segment in reversed(segments):
         base, end = segment.name.base_offset, _header(segment).end_offset
@@ -139,7 +138,7 @@ def _newest_run(segments: Sequence[StoredSegment]) -> list[StoredSegment]:
 
 
 def _epochs_of(segment: StoredSegment) -> LeaderEpochs:
-    """Leader epochs of the records of the segment that count; its object may begin before them."""
+    """Return the leader epochs of the segment's records that count; its object may begin with earlier records."""
     epochs = LeaderEpochs(list(_header(segment).epochs))
     epochs.bound(segment.name.base_offset, _header(segment).end_offset)
     return epochs

@@ -1,9 +1,8 @@
-"""A closed segment of a log on its way into the object store.
+"""Copying of a closed segment of a log to the object store.
 
-It is read twice. The first time each batch is held against its CRC, its offsets and its leader epoch: what has rotted
-is never copied. The second time it is sent, and its last bytes leave only if all of them are those that were looked at.
-So whatever becomes of the segment meanwhile (retention deletes it, compaction replaces it), no object has other bytes
-than its sidecar says.
+The segment is read twice. First each batch is checked against its CRC, its offsets and its leader epoch, so that rot is
+never copied. Then it is sent, and its last bytes are sent only if all of them are those that were checked. So whatever
+happens to the segment meanwhile (retention deletes it, compaction replaces it), no object differs from its sidecar.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ Limiter = Callable[[int], Awaitable[None]]
 """Function that is awaited before a number of bytes is sent; it returns when they may be sent."""
 
 CHUNK_BYTES = 1 << 20
-"""Bytes of a segment that are read at a time, on its way into the store."""
+"""Bytes of a segment read at a time for sending."""
 
 _LOOK_BYTES = 256 << 10
-"""Of a segment at a time, while its batches are looked at: a few milliseconds of the event loop, however small they
+"""Bytes of a segment read at a time for checking: a few milliseconds of the event loop, however small the batches
 are."""
 
 
 async def unlimited(n_bytes: int) -> None:
-    """The Limiter that holds nothing back."""
+    """Limiter without a limit."""
 
 
 async def copy_segment(
@@ -59,17 +58,17 @@ async def copy_segment(
     limiter: Limiter = unlimited,
     start_offset: int = -1,
 ) -> TieredSegment:
-    """Write the two objects of a closed segment, the sidecar first; what it returns is to be added to the metadata.
+    """Write the two objects of a closed segment, the sidecar first; return the segment to add to the metadata.
 
-    It begins at `start_offset`, where that lies inside of the segment: replicas do not all close their segments at the
-    same offsets, and the tier may end in the middle of one. Whole batches before it are left out. `prefix` is
-    `keys.partition_prefix` of the partition; `segment_id` is used for this attempt alone. The caller sees to it that
-    all of the segment is committed and durable, and no transaction in it undecided.
+    The copy begins at `start_offset` if that is inside the segment: replicas do not all close segments at the same
+    offsets, and the tier may end in the middle of one. Whole batches before it are left out. `prefix` is
+    `names.partition_prefix` of the partition; `segment_id` is used for this attempt only. The caller ensures that the
+    whole segment is committed and durable, and no transaction in it undecided.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE where the segment has rotted; KAFKA_STORAGE_ERROR when the disk fails.
-        LogChanged: the log has lost the segment meanwhile.
-        StoreError: the store did not take it. Objects of the attempt may be there.
+        KafkaError: CORRUPT_MESSAGE if the segment is rotten; KAFKA_STORAGE_ERROR if the disk fails.
+        LogChanged: the log lost the segment meanwhile.
+        StoreError: the store did not accept it. Objects of the attempt may exist.
     """
     reading = _Reading(plog, segment)
     try:
@@ -111,7 +110,7 @@ async def copy_segment(
 
 @dataclass(slots=True)
 class _Scanned:
-    """Contents of a segment from its byte `position` on."""
+    """Results of checking a segment from its byte `position` on."""
 
     position: int = 0
     size_bytes: int = 0
@@ -125,7 +124,7 @@ class _Scanned:
     _bytes_since_entry: int = 0
 
     def take(self, header: BatchHeader, interval_bytes: int) -> None:
-        """The next batch. Index entries stand where `Segment.noted` would put them."""
+        """Add the next batch. Index entries are made at the same batches as by `Segment.noted`."""
         if self.base_offset < 0:
             self.base_offset = self._newest_offset = header.base_offset
         if not self.epochs or self.epochs[-1][0] != header.leader_epoch:
@@ -140,12 +139,12 @@ class _Scanned:
         self.size_bytes += header.size
 
     def end(self) -> None:
-        """There are no more batches."""
+        """Complete the time index after the last batch."""
         self.time_index.append(self.max_timestamp_ms, self._newest_offset - self.base_offset)
 
 
 class _Reading:
-    """A segment's file, by a handle of its own."""
+    """Reads a segment's file through a descriptor of its own."""
 
     def __init__(self, plog: PartitionLog, segment: Segment) -> None:
         if segment is plog.segments[-1]:
@@ -162,11 +161,11 @@ class _Reading:
             raise _unreadable(error) from error
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._file.close()
 
     async def scan(self, start_offset: int) -> _Scanned:
-        """Look at every batch. Raises KafkaError, LogChanged."""
+        """Check every batch. Raises KafkaError, LogChanged."""
         if start_offset >= self.end_offset:
             raise ValueError(f"offset {start_offset} lies beyond the segment, which ends at {self.end_offset}")
         log, scanned = self._log, _Scanned()
@@ -194,7 +193,7 @@ class _Reading:
         return scanned
 
     async def _batches(self, position: int, offset: int) -> bytes:
-        """Bytes from a boundary on: one whole batch at least, if there is one."""
+        """Read from a batch boundary on: at least one whole batch, if there is one."""
         data = await self._read(position, _LOOK_BYTES)
         try:
             size = parse_header(data).size
@@ -203,7 +202,7 @@ class _Reading:
         return data if size <= len(data) else await self._read(position, min(size, BATCH_BYTES_MAX))
 
     async def chunks(self, scanned: _Scanned, limiter: Limiter) -> AsyncIterator[bytes]:
-        """The same bytes again. Raises KafkaError, LogChanged before the last of them, if they are others."""
+        """Yield the same bytes again. If they differ, raise KafkaError or LogChanged before the last chunk."""
         position, crc = scanned.position, 0
         while position < self._size:
             data = await self._read(position, CHUNK_BYTES)
@@ -229,7 +228,7 @@ class _Reading:
         return data
 
     def _rotten(self, position: int, offset: int, data: bytes) -> Exception:
-        """Error to raise where no batch stands that was written."""
+        """Return the error for a position at which there is no batch as it was written."""
         self._check()
         epoch = self._log.epochs.epoch_at(max(offset, self._log.log_start_offset))
         return self._segment.damaged(position, why_not_intact(data, offset, epoch), offset=offset)
@@ -240,7 +239,7 @@ class _Reading:
             raise self._changed()
 
     def _following(self) -> int:
-        """Offset at which the next segment begins."""
+        """Return the offset at which the next segment begins."""
         segments = self._log.segments
         if self._segment not in segments or self._segment is segments[-1]:
             raise self._changed()
@@ -251,7 +250,7 @@ class _Reading:
 
 
 async def _producers(plog: PartitionLog, offset: int) -> bytes:
-    """The producer snapshot at `offset`; empty where there is none that can be read."""
+    """Return the producer snapshot at `offset`; b"" if there is none, or it is damaged."""
     disk: Disk = plog.disk
     try:
         file: File = disk.open(f"{plog.directory}/{segment_name(offset, SNAPSHOT_SUFFIX)}")

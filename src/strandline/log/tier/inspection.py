@@ -1,8 +1,8 @@
-"""Looking through an object store without a cluster: by keys and sidecars, and by every byte.
+"""Inspection of an object store without a cluster: by keys and sidecars, and by every byte.
 
-Which of the segments count stands in the metadata log alone: two that overlap are an attempt and its repetition, and
-one of them is left over. So it is no damage that offsets are there twice; it is damage that offsets are missing between
-two segments, or that an object does not hold what it says.
+Only the metadata log says which segments count: of two that overlap, one may be a failed copy that was repeated. So
+offsets that are there twice are not damage; but offsets missing between two segments are, and so is an object that does
+not match its sidecar.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _AT_ONCE = 4
 _SIDECARS_AT_ONCE = 16
 
 Report = Callable[[int, int], None]
-"""Told how much is done, and how much there is in all."""
+"""Called with the amount that is done, and the whole amount."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """The objects of one attempt to copy a segment.
+    """The two objects of one copy of a segment.
 
     Attributes:
-        name: by its key; of the log object, whether that is there or not.
-        log_bytes, sidecar_bytes: of the two objects; -1: there is none.
-        header: what the sidecar says; None where it was not read, or cannot be.
+        name: parsed key of the log object, even if that does not exist.
+        log_bytes, sidecar_bytes: sizes of the objects; -1 if one does not exist.
+        header: content of the sidecar; None if it was not read, or cannot be.
     """
 
     name: ObjectName
@@ -58,11 +58,11 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One thing that is wrong.
+    """One flaw: something wrong with an object.
 
     Attributes:
-        object: its key; of a gap, what the keys of the partition begin with.
-        position, offset: where in it; -1: nowhere.
+        object: key of the object; for a gap, the prefix of the partition's keys.
+        position, offset: place in the object; -1 if it does not apply.
     """
 
     object: str
@@ -73,11 +73,11 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """Result of a look at a store.
+    """Result of an inspection.
 
     Attributes:
-        unfinished: sidecars without a log: attempts that were cut short. They do no harm.
-        foreign: objects whose keys are none of ours.
+        unfinished: number of sidecars without a log: unfinished copies, which do no harm.
+        foreign: number of objects whose keys are not ours.
     """
 
     segments: tuple[StoredSegment, ...]
@@ -89,10 +89,10 @@ class Inspected:
 async def inspect_store(
     store: ObjectStore, *, topic: str | None, every_byte: bool, report: Report, prefix: str = ""
 ) -> Inspected:
-    """All segments of the store (of one topic, of that name in any cluster; of keys that begin with `prefix`), by their
-    sidecars; with `every_byte`, and by all of their records.
+    """Inspect all segments of the store (only those of topics named `topic`, and of keys that begin with `prefix`) by
+    their sidecars and, with `every_byte`, by all of their records.
 
-    Raises StoreError where the store does not answer.
+    Raises StoreError if the store does not answer.
     """
     found, foreign = await _listed(store, prefix, topic)
     complete = [segment for segment in found if segment.log_bytes >= 0 and segment.sidecar_bytes >= 0]
@@ -147,7 +147,7 @@ async def _listed(store: ObjectStore, prefix: str, topic: str | None) -> tuple[l
 
 
 def _without_sidecar(found: list[StoredSegment]) -> list[Flaw]:
-    """Logs that nobody can read. In front of all others it is what is left of a segment that is being deleted."""
+    """Return logs without a sidecar, which cannot be read. Those before all others are segments being deleted."""
     flaws = []
     for _, partition in groupby(found, key=lambda segment: segment.name.prefix):
         front = True
@@ -178,7 +178,7 @@ async def _looked_at(
 
 
 async def _read_sidecar(store: ObjectStore, segment: StoredSegment, *, whole: bool) -> SidecarHeader:
-    """What it says; `whole`: its producers are looked at as well. Raises CorruptLogError, StoreError."""
+    """Read a sidecar's header; with `whole`, also check its producers. Raises CorruptLogError, StoreError."""
     key = segment.sidecar_key
     sidecar = await load_sidecar(store.get, key)
     if whole:
@@ -193,7 +193,7 @@ async def _read_sidecar(store: ObjectStore, segment: StoredSegment, *, whole: bo
 async def _read_through(
     store: ObjectStore, key: str, header: SidecarHeader, went: Callable[[int], None]
 ) -> Flaw | None:
-    """The first batch that is not what was written, or None."""
+    """Return a flaw for the first batch that is not what was written, or None."""
     epochs = LeaderEpochs(list(header.epochs))
     position, offset, crc = 0, header.base_offset, 0
     while position < header.size_bytes:
@@ -220,7 +220,7 @@ def _batch_bytes(data: bytes) -> int:
 
 
 def _gaps(segments: Iterable[StoredSegment]) -> list[Flaw]:
-    """Offsets between two segments of a partition that are in none."""
+    """Return the gaps: offsets between two segments of a partition that are in none."""
     flaws = []
     for prefix, partition in groupby(segments, key=lambda segment: segment.name.prefix):
         end = -1

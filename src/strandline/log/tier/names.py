@@ -1,8 +1,8 @@
 """Names of the objects of tiered storage in an object store.
 
-A name says enough to tell what an object is when nothing else is left:
+A name identifies an object even without metadata:
 `{cluster_id}/{topic}-{topic_id}/{partition}/{base_offset:020d}-{segment_id}.log`, and `.index` for its sidecar. Ids are
-UUIDs in hexadecimal: a file system that folds letters' case would take two of Kafka's base64 ids for one.
+UUIDs in hexadecimal, as a case-insensitive file system would take two of Kafka's base64 ids for one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """Object that a key names.
+    """Parsed key of an object.
 
     Attributes:
         suffix: LOG_SUFFIX or SIDECAR_SUFFIX.
@@ -47,27 +47,27 @@ class ObjectName:
 
 
 def partition_prefix(cluster_id: str, topic: str, topic_id: TopicId, partition: int) -> str:
-    """Prefix of the keys of all objects of a partition, without the `/` behind it."""
+    """Return the prefix of the keys of all objects of a partition, without the `/` after it."""
     return f"{cluster_id}/{topic}-{topic_id}/{partition}"
 
 
 def log_key(prefix: str, segment: TieredSegment) -> str:
-    """Key of the object that holds the batches of a segment."""
+    """Return the key of the object with the batches of a segment."""
     return segment_key(prefix, segment.base_offset, segment.segment_id, LOG_SUFFIX)
 
 
 def sidecar_key(prefix: str, segment: TieredSegment) -> str:
-    """Key of the object that holds the indexes of a segment (`strandline.log.tier.sidecar`)."""
+    """Return the key of the object with the indexes of a segment (`strandline.log.tier.sidecar`)."""
     return segment_key(prefix, segment.base_offset, segment.segment_id, SIDECAR_SUFFIX)
 
 
 def segment_key(prefix: str, base_offset: int, segment_id: UUID, suffix: str) -> str:
-    """Key of one object of a segment that may not be in the metadata yet."""
+    """Return the key of an object of a segment, which need not be in the metadata yet."""
     return f"{prefix}/{base_offset:020d}-{segment_id}{suffix}"
 
 
 def parse_key(key: str) -> ObjectName | None:
-    """Object that a key names; None for a key that is none of ours."""
+    """Parse a key; None if it is not one of ours."""
     match = _KEY.fullmatch(key)
     if match is None:
         return None

@@ -1,5 +1,5 @@
-"""Reading segments in the object store: by offset, by time, and who produced them; never more in memory than was
-allowed. Each thing is fetched once, however many ask for it.
+"""Reading of segments in the object store: by offset, by time, and their producers. Memory is bounded, and each object
+part is fetched once, however many readers ask for it.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from strandline.proto.ports import Clock
 from strandline.proto.tier import ProducerIds, Tier, TieredSegment
 
 CHUNK_BYTES = 1 << 20
-"""Bytes of an object that are fetched at a time. A GET of 1 MiB takes little longer than the smallest (tens of
+"""Bytes of an object fetched at a time. A GET of 1 MiB takes little longer than the smallest (tens of
 milliseconds)."""
 
 READ_BYTES_MAX = 4 << 20
-"""The most that one read returns, but for a batch that is larger: with the bound on reads it bounds their memory."""
+"""Maximum bytes that one read returns, unless one batch is larger. With the limit on reads it bounds their memory."""
 
 _READERS_KEPT = 1024
-"""Places where readers will go on, by which a sequential reader is known."""
+"""Remembered positions of readers, by which a sequential reader is recognised."""
 
 
 class TierReader:
     """Reads segments of every partition of a node.
 
     Invariants:
-    - at most `concurrency` reads wait for the store at a time, each with READ_BYTES_MAX or one batch in its hands, and
-      at most `concurrency` GETs are under way; beside that the two caches keep what they may;
-    - nobody gets a batch whose CRC, offsets and leader epoch are not those that were written.
+    - at most `concurrency` reads wait for the store at a time, each holding READ_BYTES_MAX or one batch, and at most
+      `concurrency` GETs are under way; in addition the two caches hold up to their limits;
+    - a reader never gets a batch whose CRC, offsets or leader epoch differ from those that were written.
 
-    Every method raises, beside what it says:
-        KafkaError: CORRUPT_MESSAGE where an object is not what was written.
-        StoreError: the store did not answer; ObjectMissing where it has no such object, which is so when the segment
-            was removed from the metadata meanwhile.
+    Every method raises, in addition to its own errors:
+        KafkaError: CORRUPT_MESSAGE if an object is not what was written.
+        StoreError: the store did not answer; ObjectMissing if it has no such object, as after the segment was removed
+            from the metadata.
     """
 
     def __init__(
@@ -71,27 +71,27 @@ class TierReader:
         self._read_ahead_chunks = -(-read_ahead_bytes // CHUNK_BYTES)
         self._next: OrderedDict[tuple[str, int], None] = OrderedDict()
         self.requests = 0
-        """Number of GETs that were begun."""
+        """Number of GETs so far."""
         self.errors = 0
-        """Number of GETs that failed."""
+        """Number of failed GETs."""
         self.fetched_bytes = 0
         self.fetch_ms = 0.0
-        """Seconds that all GETs took together."""
+        """Milliseconds that all GETs took together."""
         self.corrupt = 0
-        """Number of objects that were found damaged."""
+        """Number of objects found damaged."""
 
     @property
     def cache_hits(self) -> int:
-        """Chunks and sidecars that were in memory, or under way, when they were asked for."""
+        """Number of requests for chunks and sidecars that were in memory, or being fetched."""
         return self._chunks.hits + self._sidecars.hits
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes in memory, sidecars included."""
+        """Bytes in the caches, sidecars included."""
         return self._chunks.bytes + self._sidecars.bytes
 
     async def close(self) -> None:
-        """End every GET, and forget what was fetched; the store is the caller's."""
+        """Cancel every GET, and empty the caches; the store stays the caller's."""
         await self._chunks.close()
         await self._sidecars.close()
 
@@ -107,10 +107,10 @@ class TierReader:
         *,
         limit_offset: int,
     ) -> LogRead:
-        """Whole batches from the one that holds `offset` on: at most `max_bytes`, and READ_BYTES_MAX, but one batch at
-        least, none that reaches beyond the segment's end or `limit_offset`. Empty at the limit.
+        """Return whole batches from the one that holds `offset` on: at most `max_bytes` and READ_BYTES_MAX, but at
+        least one batch, and none that reaches beyond the segment's end or `limit_offset`. Empty at the limit.
 
-        Raises KafkaError: OFFSET_OUT_OF_RANGE for an offset that the segment does not hold.
+        Raises KafkaError: OFFSET_OUT_OF_RANGE if the segment does not hold the offset.
         """
         if not segment.base_offset <= offset < segment.end_offset:
             raise KafkaError(
@@ -141,12 +141,12 @@ class TierReader:
     async def aborted(
         self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment, start: int, end: int
     ) -> list[AbortedTransaction]:
-        """Aborted transactions with records in [`start`, `end`), which lies in the segment."""
+        """Return the aborted transactions with records in [`start`, `end`), which lies in the segment."""
         found = await self._object(tp, topic_id, segment)
         return overlapping(iter((found.sidecar.aborted,)), start, end)
 
     def _read_on(self, found: _Object, offset: int, following: int, position: int) -> None:
-        """A reader went from `offset` to `following`, at `position`: if it is sequential, it wants what comes there."""
+        """Fetch ahead from `position` for a reader that went from `offset` to `following`, if it reads sequentially."""
         sequential = self._next.pop((found.key, offset), self) is None or offset == found.base_offset
         self._next[found.key, following] = None
         if len(self._next) > _READERS_KEPT:
@@ -170,8 +170,8 @@ class TierReader:
         start_offset: int = 0,
         limit_offset: int = OFFSET_MAX,
     ) -> TimestampedOffset | None:
-        """The first record of [start_offset, limit_offset) that is as young as `timestamp_ms` or younger; None: none of
-        this segment."""
+        """Return the first record in [start_offset, limit_offset) with a timestamp of at least `timestamp_ms`; None if
+        the segment has none."""
         if segment.max_timestamp_ms < timestamp_ms:
             return None
         start, limit = max(start_offset, segment.base_offset), min(limit_offset, segment.end_offset)
@@ -195,8 +195,8 @@ class TierReader:
     async def max_timestamp(
         self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment, *, start_offset: int = 0
     ) -> TimestampedOffset | None:
-        """The first record from `start_offset` on that has the largest timestamp there (KIP-734); None: none has a
-        time."""
+        """Return the first record from `start_offset` on with the largest timestamp there (KIP-734); None if no record
+        has a timestamp."""
         if segment.max_timestamp_ms < 0:
             return None
         whole = start_offset <= segment.base_offset
@@ -209,7 +209,7 @@ class TierReader:
     async def _newest(
         self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment, start_offset: int
     ) -> TimestampedOffset | None:
-        """Look up by every batch of a part of a segment."""
+        """Do what `max_timestamp` does, by reading every batch of a part of a segment."""
         best: TimestampedOffset | None = None
         start = max(start_offset, segment.base_offset)
         if start >= segment.end_offset:
@@ -230,8 +230,8 @@ class TierReader:
     # ------------------------------------------------------------------ what the sidecar says
 
     async def epochs(self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment) -> list[tuple[int, int]]:
-        """(leader epoch, offset of its first record in the segment), oldest first. The first of them may have begun in
-        an earlier segment."""
+        """Return (leader epoch, offset of its first record in the segment) of each epoch, oldest first. The first may
+        have begun in an earlier segment."""
         async with self._reads:
             found = await self._object(tp, topic_id, segment)
         epochs = LeaderEpochs(list(found.sidecar.header.epochs))
@@ -239,8 +239,8 @@ class TierReader:
         return epochs.entries()
 
     async def producers(self, tp: TopicPartition, topic_id: TopicId, segment: TieredSegment) -> bytes | None:
-        """The producer snapshot at the end of the segment's object, for `ProducerStates.load_snapshot`; None: the log
-        that was copied had none."""
+        """Return the producer snapshot at the end of the segment's object, for `ProducerStates.load_snapshot`; None if
+        the copied log had none."""
         key = sidecar_key(partition_prefix(self._cluster_id, tp.topic, topic_id, tp.partition), segment)
         try:
             async with self._reads:
@@ -281,11 +281,11 @@ class TierReader:
     async def _sidecar(self, key: str) -> Sidecar:
         try:
             return await load_sidecar(self._get, key)
-        except CorruptLogError as error:  # nothing is the matter with a log of this node
+        except CorruptLogError as error:  # not a damaged log of this node
             raise self.damaged(error.path, error.position, error.reason) from error
 
     async def chunk(self, found: _Object, number: int) -> bytes:
-        """One of CHUNK_BYTES; the last one is shorter."""
+        """Return one chunk of CHUNK_BYTES; the last one is shorter."""
         return await self._chunks.get((found.key, number), partial(self._chunk, found, number))
 
     async def _chunk(self, found: _Object, number: int) -> bytes:
@@ -307,7 +307,7 @@ class TierReader:
         return data
 
     def damaged(self, key: str, position: int, reason: str) -> KafkaError:
-        """Error to raise for an object that is not what was written. It is fetched anew if it is asked for again: the
+        """Return the error for an object that is not what was written. It is fetched anew for the next reader, as the
         damage may have come on the way."""
         mark("tier-rot-found")
         self._chunks.forget(lambda chunk: chunk[0] == key)
@@ -317,7 +317,7 @@ class TierReader:
 
 
 class _Object:
-    """The log object of one segment, for one read of it."""
+    """The log object of one segment, for one read."""
 
     def __init__(self, reader: TierReader, key: str, sidecar: Sidecar) -> None:
         self._reader = reader
@@ -329,7 +329,7 @@ class _Object:
         self._held: tuple[int, bytes] = (-1, b"")
 
     async def read_bytes(self, start: int, end: int) -> bytes:
-        """The bytes [start, end)."""
+        """Return the bytes [start, end)."""
         parts: list[memoryview] = []
         while start < end:
             number, skipped = divmod(start, CHUNK_BYTES)
@@ -341,7 +341,7 @@ class _Object:
         return b"".join(parts)
 
     async def find(self, offset: int) -> tuple[int, BatchHeader]:
-        """The batch that holds `offset`, a position and a header."""
+        """Return position and header of the batch that holds `offset`."""
         position, end = self.sidecar.index.entry_before(offset - self.base_offset)
         following = self.base_offset if end < 0 else -1
         while position < self.size:
@@ -358,7 +358,7 @@ class _Object:
         raise self.rotten(position, f"offset {offset} is missing: the object ends before it")
 
     async def batches(self, offset: int) -> AsyncIterator[tuple[BatchHeader, bytes]]:
-        """The batch that holds `offset`, and all behind it."""
+        """Yield the batch that holds `offset`, and all after it."""
         position, header = await self.find(offset)
         while True:
             data = await self.read_bytes(position, position + header.size)
@@ -381,14 +381,14 @@ class _Object:
             raise self.rotten(position, error.message) from error
 
     def check(self, position: int, header: BatchHeader, data: bytes) -> None:
-        """Raises KafkaError unless `data` begin with the batch of that header, as it was written."""
+        """Raise KafkaError unless `data` begin with the batch of that header, as it was written."""
         if not intact_end(data, header.base_offset, self.epochs, 0)[0]:
             raise self.rotten(
                 position, why_not_intact(data, header.base_offset, self.epochs.epoch_at(header.base_offset))
             )
 
     def rotten(self, position: int, reason: str) -> KafkaError:
-        """Error to raise for bytes that are not those that were written."""
+        """Return the error for bytes that are not those that were written."""
         return self._reader.damaged(self.key, position, reason)
 
 
@@ -401,12 +401,12 @@ V = TypeVar("V")
 
 
 class Fetched(Generic[K, V]):
-    """The latest used of what was fetched, up to so many bytes.
+    """Cache of fetched values: the most recently used, up to a number of bytes.
 
     Invariants:
-    - one fetch of a key is under way at a time; all who ask meanwhile get its result, or its error;
-    - a caller that is cancelled takes nobody else's result: the fetch goes on;
-    - an error is not kept: who asks after it fetches anew.
+    - one fetch of a key is under way at a time; all callers meanwhile get its result, or its error;
+    - a cancelled caller does not cancel the fetch for others;
+    - errors are not cached: later callers fetch anew.
     """
 
     def __init__(self, bytes_max: int, size: Callable[[V], int]) -> None:
@@ -415,12 +415,12 @@ class Fetched(Generic[K, V]):
         self._kept: OrderedDict[K, V] = OrderedDict()
         self._under_way: dict[K, asyncio.Task[V]] = {}
         self.bytes = 0
-        """Bytes that are kept."""
+        """Bytes in the cache."""
         self.hits = 0
-        """Times that what was asked for was there, or under way."""
+        """Number of requests whose value was cached, or being fetched."""
 
     def find(self, key: K) -> V | None:
-        """Value of a key that is there; None: it is not."""
+        """Return the value of a key if it is cached, else None."""
         value = self._kept.get(key)
         if value is not None:
             self._kept.move_to_end(key)
@@ -428,7 +428,7 @@ class Fetched(Generic[K, V]):
         return value
 
     def begin(self, key: K, fetch: Callable[[], Coroutine[Any, Any, V]]) -> asyncio.Task[V]:
-        """Fetch what is not there, if that is not under way; nobody needs to await it."""
+        """Return the task that fetches a key, starting it if there is none; it need not be awaited."""
         task = self._under_way.get(key)
         if task is None:
             task = self._under_way[key] = asyncio.get_running_loop().create_task(fetch())
@@ -438,19 +438,19 @@ class Fetched(Generic[K, V]):
         return task
 
     async def get(self, key: K, fetch: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """Value of a key that is there, or is fetched now. Raises what `fetch` raises, StoreError once this is
-        closed."""
+        """Return the value of a key, from the cache or by a fetch. Raises the errors of `fetch`, StoreError once this
+        is closed."""
         value = self.find(key)
         if value is not None:
             return value
         task = self.begin(key, fetch)
-        await asyncio.wait((task,))  # which leaves it to itself, whatever becomes of who waits
+        await asyncio.wait((task,))  # does not cancel the task, even if this caller is cancelled
         if task.cancelled():
             raise StoreError("the object store is not read any more: the node stops")
         return task.result()
 
     def forget(self, wanted: Callable[[K], bool]) -> None:
-        """Forget the values of these keys: they are fetched anew the next time."""
+        """Remove the values of these keys, which are fetched anew the next time."""
         for key in [key for key in self._kept if wanted(key)]:
             self.bytes -= self._size(self._kept.pop(key))
 
@@ -469,7 +469,7 @@ class Fetched(Generic[K, V]):
             self.bytes -= self._size(old)
 
     async def close(self) -> None:
-        """End what is under way, and forget everything."""
+        """Cancel fetches under way, and empty the cache."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
@@ -482,18 +482,18 @@ class Fetched(Generic[K, V]):
 async def producers_before(
     reader: TierReader, tp: TopicPartition, topic_id: TopicId, tier: Tier, offset: int, *, now_ms: int
 ) -> ProducerStates:
-    """The state of producers (KIP-98) after every batch that ends at `offset` or before, which the tier reaches: for a
-    log that begins there. They count as seen now.
+    """Return the state of producers (KIP-98) after every batch that ends at `offset` or before, which the tier reaches:
+    for a log that begins there. They count as seen now.
 
-    Every sidecar has the producer snapshot of the end of its segment. Where a log begins in the middle of one, or a
-    sidecar has none, the batches from the snapshot before on are read. A lost cluster's segments tell of that one's
-    producers. This cluster may have given the same ids to others: a batch of theirs would pass for a retry, be
-    acknowledged, and not be written. So such ids are left out (rule B27).
+    Every sidecar has the producer snapshot of its segment's end. If a log begins in the middle of a segment, or a
+    sidecar has none, the batches since the last snapshot are read. Segments of a lost cluster name that cluster's
+    producers. This cluster may have assigned the same ids to others, and then a new batch of theirs would pass for a
+    retry, be acknowledged, and not be written. So such ids are left out (rule B27).
 
-    A batch that `offset` lies inside of is left out: a log that begins there has the whole of it.
+    A batch that `offset` lies inside of is left out, as a log that begins there has the whole batch.
 
-    No transaction is open. Only decided ones are copied, and the sidecars say which were aborted. The marker of one may
-    come in the log that begins here; it never does where an unclean leader has lost it, or a cluster was lost with it.
+    No transaction is open in the result. Only decided ones are copied, and the sidecars say which were aborted. The
+    marker of one may come in the log that begins here, or never, if an unclean leader or a lost cluster lost it.
 
     Raises KafkaError and StoreError as `TierReader`.
     """

@@ -1,10 +1,10 @@
-"""Objects that the metadata do not name: what is left over of attempts, of segments that were removed, of topics.
+"""Objects that the metadata do not name: those of failed copies, of removed segments, of deleted topics.
 
-The evidence that an object is needed no more is that of the metadata log, and it is asked for twice: when the object is
-found, and again right before it is deleted. An object may also be *not yet* named: its leader is still copying, or asks
-the controller just now. Therefore only what was found again and again for a grace is deleted; whoever copies gives an
-attempt up well before that is over. Objects of a topic that the metadata do not know are deleted only where somebody
-says that it was deleted: a metadata log that was lost, or another cluster's store, names no topic at all.
+The metadata log decides that an object is not needed, and is asked twice: when the object is found, and again right
+before it is deleted. An object may also be *not yet* named, while its leader is still copying, or is asking the
+controller. So only objects that were found again and again for a grace period are deleted; a leader gives up a copy
+well before that is over. Objects of a topic that the metadata do not know are deleted only if the topic is known to be
+deleted: a lost metadata log, or another cluster's store, knows no topic at all.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from strandline.proto.errors import StoreError
 from strandline.proto.ids import TopicId
 
 Known = Callable[[TopicId, int], frozenset[UUID] | None]
-"""The ids of a partition's segments, as the metadata log of a node that has caught up has them; None: it does not know
-the topic."""
+"""Returns the ids of a partition's segments in the metadata log of a node that has caught up; None if the topic is not
+known."""
 
 
 class Reason(Enum):
-    """Reason an object belongs to no segment."""
+    """Reason that an object belongs to no segment."""
 
     NOT_NAMED = "its partition's metadata do not name it"
     UNKNOWN_TOPIC = "the metadata do not know its topic"
@@ -37,7 +37,7 @@ class Orphan:
     """An object that belongs to no segment.
 
     Attributes:
-        topic_id, partition, segment_id: by its key; None and -1 of a foreign one.
+        topic_id, partition, segment_id: from its key; None and -1 for a foreign object.
     """
 
     key: str
@@ -51,18 +51,18 @@ class Orphan:
 
 @dataclass(slots=True)
 class Reaped:
-    """Outcome of a round."""
+    """Outcome of one round."""
 
     deleted: int = 0
     deleted_bytes: int = 0
     failed: int = 0
-    """Deletions that the store did not carry out: the next round finds these objects again."""
+    """Number of deletions that failed: the next round finds these objects again."""
     kept: int = 0
-    """Orphans that nothing shows to be needed no more."""
+    """Number of orphans for which nothing proves that they are not needed."""
 
 
 async def find_orphans(store: ObjectStore, cluster_id: str, known: Known) -> AsyncIterator[Orphan]:
-    """Every object of the cluster that belongs to no segment now, in no order.
+    """Yield every object of the cluster that belongs to no segment now, in no order.
 
     Raises StoreError.
     """
@@ -88,11 +88,11 @@ async def find_orphans(store: ObjectStore, cluster_id: str, known: Known) -> Asy
 async def reap(
     store: ObjectStore, orphans: AsyncIterator[Orphan], known: Known, deleted_topics: Collection[TopicId]
 ) -> Reaped:
-    """Delete those of the orphans that are needed no more, by what `known` says now and by which topics were deleted.
+    """Delete those orphans that are not needed, by the present result of `known` and the deleted topics.
 
     An object that cannot be deleted is counted, and left to the next round.
 
-    Raises StoreError where the listing ends early.
+    Raises StoreError if the listing fails.
     """
     done = Reaped()
     async for orphan in orphans:

@@ -1,7 +1,8 @@
-"""Topics that exist only in the object store, as their cluster is lost: what is there, and copies for another cluster.
+"""Restoring of topics that exist only in the object store, because their cluster is lost, and copies for another
+cluster.
 
 The keys of objects name their cluster (`strandline.log.tier.names`), and no cluster changes objects of another one. So
-a cluster that takes a topic over copies its objects under its own id; the originals stay.
+a cluster that takes over a topic copies its objects under its own id; the originals stay.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from strandline.proto.tier import AdoptedTier, ProducerIds
 TOPIC_ID = "remote.storage.restore.topic.id"
 """Setting allowed only when a topic is created: the id of the stored topic from which it is restored."""
 ALLOW_LOSS = "remote.storage.restore.allow.loss"
-"""Setting allowed only when a topic is created, true or false: whether records that cannot be restored are left out;
-else the topic is not created then."""
+"""Setting allowed only when a topic is created, true or false: whether it is created although some records cannot be
+restored. If false, it is not created then."""
 
 PRODUCER_IDS_END = 1 << 62
 NO_IDS = ProducerId(0)
@@ -86,7 +87,7 @@ def topic_prefix(cluster_id: str, topic: str, topic_id: TopicId) -> str:
 
 
 async def find_stored_topics(store: ObjectStore, topic: str, report: Report, prefix: str = "") -> list[StoredTopic]:
-    """The topics of this name, of every cluster and id, below `prefix`; each sidecar is read.
+    """Find the topics of this name, of every cluster and id, below `prefix`; each sidecar is read.
 
     Raises StoreError.
     """
@@ -115,10 +116,10 @@ def _chain(segments: list[StoredSegment], found: Inspected) -> Chain:
 async def tiers_to_adopt(
     store: ObjectStore, cluster_id: str, topic: str, topic_id: TopicId, *, allow_loss: bool, now_ms: int
 ) -> tuple[AdoptedTier, ...]:
-    """Segments of a stored topic under the cluster's own id, as its metadata will name them.
+    """Return the segments of a stored topic under the cluster's own id, as its metadata will name them.
 
     Raises:
-        KafkaError: INVALID_REQUEST: there is nothing; or, unless `allow_loss`, not all that was copied can be restored.
+        KafkaError: INVALID_REQUEST: there are none; or, unless `allow_loss`, some records cannot be restored.
         StoreError: the store does not answer.
     """
     prefix = topic_prefix(cluster_id, topic, topic_id)
@@ -137,8 +138,8 @@ async def tiers_to_adopt(
 
 
 async def _producer_ids_of(store: ObjectStore, chain: Chain) -> ProducerIds:
-    """The span of the ids in the producer snapshots of its segments. Ids from PRODUCER_IDS_END on no cluster has given
-    out, whoever writes under them: to be above these would leave none to be given. Raises StoreError."""
+    """Return the span of the producer ids in the snapshots of the segments. Ids from PRODUCER_IDS_END on are ignored,
+    as no cluster assigns them; starting above one that a client invented would leave none. Raises StoreError."""
     room = asyncio.Semaphore(_SIDECARS_AT_ONCE)
 
     async def ids_in(segment: StoredSegment) -> set[int]:
@@ -183,14 +184,14 @@ async def bring(
     is_same_store: bool,
     report: Report,
 ) -> Brought:
-    """Copy the chains of a topic into the target, under the keys of the cluster `cluster_id`. Objects that are there
-    already are not copied again, so that a repeated call goes on where the last one ended.
+    """Copy the chains of a topic to the target, under the keys of the cluster `cluster_id`. Objects that exist there
+    are not copied again, so a repeated call goes on where the last one ended.
 
-    Logs are copied inside of the store where it is the same one; else they pass through here, and their CRC is checked.
+    Logs are copied inside of the store if it is the same; else they pass through here, and their CRC is checked.
 
     Raises:
-        StoreError: a store does not answer, or a source is gone meanwhile.
-        CorruptLogError: what was read is not what the sidecar says.
+        StoreError: a store does not answer, or a source was deleted meanwhile.
+        CorruptLogError: an object does not match its sidecar.
     """
     own = topic_prefix(cluster_id, topic.topic, topic.topic_id)
     there = {item.key: item.size_bytes async for item in target.list(own)}

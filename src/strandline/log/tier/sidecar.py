@@ -1,21 +1,21 @@
-"""The sidecar of a segment in the object store: one small object with all that is needed to find things in it.
+"""The sidecar of a segment in the object store: one small object with everything needed to find records in it.
 
 | bytes | what |
 |---|---|
 | 4 | `SLTS` |
 | 2 | format version: 1, or 2 with aborted transactions |
 | 4 × (4 + 4) | length and CRC-32C of each part below |
-| 4 | CRC-32C of what stands above |
+| 4 | CRC-32C of the bytes above |
 | | header: JSON, see `SidecarHeader` |
 | | offset index: Kafka's `.index`, relative to the header's `base_offset` |
-| | time index: Kafka's `.timeindex`; in version 2 aborted transactions behind it: entries of Kafka's `.txnindex` |
-| | producers: the `.snapshot` of the segment's end offset, empty where the log had none |
+| | time index: Kafka's `.timeindex`; in version 2 followed by aborted transactions: entries of Kafka's `.txnindex` |
+| | producers: the `.snapshot` of the segment's end offset, empty if the log had none |
 
-Numbers are big-endian. Readers need all parts but the last, which may be large. What stands above the header has this
-place in every version, so that a build which does not know the version can tell it from damage.
+Numbers are big-endian. Readers need all parts except the last, which may be large. The fields before the header are the
+same in every version, so that a build which does not know the version can tell it from damage.
 
-The aborted transactions are all that have records in the segment, also those whose markers lie behind it: readers of
-committed records need no other sidecar, and no log. A segment without any is written in version 1, as before.
+The aborted transactions are all those with records in the segment, even if their markers come later: read_committed
+readers need no other sidecar, and no log. A segment without any is written in version 1, as before.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _CRC = struct.Struct(">I")
 HEAD_BYTES = _HEAD.size + _CRC.size
 
 PARTS_BYTES_MAX = (1 << 20, 64 << 20, 608 << 20, 256 << 20)
-"""The most that each part may have. An offset index of 64 MiB has 8 million entries: one for each 256 bytes of a
-segment of 2 GiB, the largest that there is. Kafka's own bound, `segment.index.bytes`, is 10 MiB. The time index of such
-a segment has 96 MiB; of the smallest transactions, a record and a marker, it has 14.5 million, 470 MiB."""
+"""Maximum size of each part. An offset index of 64 MiB has 8 million entries: one for each 256 bytes of the largest
+segment, 2 GiB. Kafka's own limit, `segment.index.bytes`, is 10 MiB. The time index of such a segment has 96 MiB; filled
+with the smallest transactions, a record and a marker, it has 14.5 million of them, 470 MiB."""
 
 Get = Callable[[str, int, int], Awaitable[bytes]]
-"""`ObjectStore.get`, or what counts and bounds it."""
+"""`ObjectStore.get`, or a wrapper that counts and limits it."""
 
 _ADVICE = "The segment cannot be read from the object store; `strandline tier verify` looks at all of them"
 
@@ -59,14 +59,14 @@ class SidecarHeader:
     """Description of a segment.
 
     Attributes:
-        base_offset: of the first batch of the log object.
-        end_offset: one past its last record.
-        size_bytes: of the log object.
-        max_timestamp_ms: the largest of its records; -1: none has a time.
-        epochs: each leader epoch of its batches, with the base offset of the first batch that has it; never none.
+        base_offset: base offset of the first batch of the log object.
+        end_offset: offset after its last record.
+        size_bytes: size of the log object.
+        max_timestamp_ms: largest timestamp of its records; -1 if none has one.
+        epochs: each leader epoch of its batches, with the base offset of the first batch of that epoch; never empty.
         log_crc: CRC-32C of the log object.
-        leader_epoch: in which it was copied.
-        aborted: number of aborted transactions behind the time index.
+        leader_epoch: epoch in which it was copied.
+        aborted: number of aborted transactions after the time index.
     """
 
     cluster_id: str
@@ -85,24 +85,24 @@ class SidecarHeader:
 
 @dataclass(frozen=True, slots=True)
 class SidecarHead:
-    """The first HEAD_BYTES of a sidecar: how long the parts are."""
+    """The first HEAD_BYTES of a sidecar: lengths and checksums of its parts."""
 
     lengths: tuple[int, int, int, int]
     crcs: tuple[int, int, int, int]
 
     @property
     def indexes_end(self) -> int:
-        """Bytes of it that a reader needs: all but the producers."""
+        """Position after the parts that a reader needs, which are all but the producers."""
         return HEAD_BYTES + sum(self.lengths[:3])
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole."""
+        """Size of the whole sidecar."""
         return HEAD_BYTES + sum(self.lengths)
 
 
 class Sidecar:
-    """A decoded sidecar, but for the producers."""
+    """A decoded sidecar, without the producers."""
 
     __slots__ = ("aborted", "header", "index", "time_index")
 
@@ -114,7 +114,7 @@ class Sidecar:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of memory that it takes, about."""
+        """Approximate size in memory, in bytes."""
         indexes = 8 * len(self.index) + 12 * len(self.time_index) + 220 * len(self.aborted)
         return 2000 + 100 * len(self.header.epochs) + indexes
 
@@ -126,7 +126,7 @@ def encode_sidecar(
     producers: bytes,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> bytes:
-    """The whole object; `aborted`: by rising last offset. Raises ValueError for a part that is too large."""
+    """Encode a sidecar; `aborted` by rising last offset. Raises ValueError if a part is too large."""
     header = replace(header, aborted=len(aborted))
     return _encoded(header, _whole(index), _whole(time_index) + _whole(AbortedIndex(aborted)), producers)
 
@@ -149,11 +149,11 @@ def _encoded(header: SidecarHeader, *indexes_and_producers: bytes) -> bytes:
 
 
 def decode_head(data: bytes, key: str) -> SidecarHead:
-    """The first HEAD_BYTES of the object `key`.
+    """Decode the first HEAD_BYTES of the object `key`.
 
     Raises:
-        CorruptLogError: it is damaged.
-        StoreError: it is of a newer build. Nobody may leave it out, as what is damaged can be.
+        CorruptLogError: the head is damaged.
+        StoreError: the sidecar is of a newer build, so it must not be left out as a damaged one may be.
     """
     if len(data) != HEAD_BYTES or data[:4] != _MAGIC:
         raise _corrupt(key, 0, "this is no sidecar")
@@ -173,7 +173,7 @@ def decode_head(data: bytes, key: str) -> SidecarHead:
 
 
 def decode_indexes(head: SidecarHead, data: bytes, key: str) -> Sidecar:
-    """The bytes from HEAD_BYTES up to `head.indexes_end`. Raises CorruptLogError."""
+    """Decode the bytes from HEAD_BYTES up to `head.indexes_end`. Raises CorruptLogError."""
     text, index, time_index = _parts(head, data, key)
     header = _header(text, key)
     try:
@@ -192,7 +192,7 @@ def decode_indexes(head: SidecarHead, data: bytes, key: str) -> Sidecar:
 
 
 def decode_producers(head: SidecarHead, data: bytes, key: str) -> bytes:
-    """The bytes from `head.indexes_end` to the end: a producer snapshot; empty where there is none. Raises
+    """Check the bytes from `head.indexes_end` to the end, a producer snapshot; empty if there is none. Raises
     CorruptLogError."""
     if len(data) != head.lengths[3] or crc32c(data) != head.crcs[3]:
         raise _corrupt(key, head.indexes_end, "the CRC of the producers does not hold")
@@ -200,7 +200,7 @@ def decode_producers(head: SidecarHead, data: bytes, key: str) -> bytes:
 
 
 def for_cluster(data: bytes, key: str, cluster_id: str) -> bytes:
-    """The whole sidecar `key` as another cluster has it. Raises CorruptLogError."""
+    """Return the whole sidecar `key` with another cluster's id. Raises CorruptLogError."""
     head = decode_head(data[:HEAD_BYTES], key)
     if len(data) != head.size_bytes:
         raise _corrupt(key, 0, f"it has {len(data)} bytes instead of the {head.size_bytes} that it says")
@@ -211,12 +211,12 @@ def for_cluster(data: bytes, key: str, cluster_id: str) -> bytes:
 
 
 async def load_head(get: Get, key: str) -> SidecarHead:
-    """The head of the sidecar `key`. Raises CorruptLogError, and what `get` raises."""
+    """Load the head of the sidecar `key`. Raises CorruptLogError, and the errors of `get`."""
     return decode_head(await get(key, 0, HEAD_BYTES), key)
 
 
 async def load_sidecar(get: Get, key: str) -> Sidecar:
-    """The sidecar `key`, by two GETs. Raises CorruptLogError, and what `get` raises."""
+    """Load the sidecar `key` with two GETs. Raises CorruptLogError, and the errors of `get`."""
     head = await load_head(get, key)
     return decode_indexes(head, await get(key, HEAD_BYTES, head.indexes_end), key)
 

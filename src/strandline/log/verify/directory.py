@@ -35,11 +35,11 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that were read so far, and with all that there are."""
+"""Called with the number of bytes that were read so far, and of all bytes."""
 
 JudgeMetadata = Callable[[OverlayDisk, str, ScannedPartition | None], list[Flaw]]
-"""Starts the quorum of a node over a disk that changes nothing, and says what it does about the flaws of its log and of
-the files beside it. It gets the disk, the data directory, and what was found in the log."""
+"""Starts a node's quorum over a disk that changes nothing, and returns what the start does about the flaws of its log
+and of the files beside it. Takes the disk, the data directory, and the result of the scan of the log."""
 
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 
@@ -95,8 +95,8 @@ class Verified:
     """Result of the verification of a directory.
 
     Attributes:
-        clean: the last process stopped cleanly.
-        left_out: flaws beyond the first thousand of a partition.
+        clean: True if the last process stopped cleanly.
+        left_out: number of flaws beyond the first thousand of a partition.
     """
 
     path: str
@@ -123,11 +123,11 @@ class Verification:
         self.result = Verified(path)
 
     def run(self) -> Verified:
-        """Read everything, then start on it.
+        """Read everything, then do a dry start on it.
 
         Raises:
-            ConfigError: this is no data directory.
-            DiskError: it cannot be read.
+            ConfigError: the path is no data directory.
+            DiskError: the directory cannot be read.
         """
         disk, path, result = self._disk, self._path, self.result
         try:
@@ -151,7 +151,7 @@ class Verification:
     # ------------------------------------------------------------------ the directory's own files
 
     def _read_offsets(self) -> None:
-        """Read the offset checkpoints and their copy: a start goes by what both say together."""
+        """Read the offset checkpoints and their copy, which a start uses together."""
         copies: dict[str, bytes] = {}
         path = f"{self._path}/{CHECKPOINT_COPY}"
         if self._disk.exists(path):
@@ -230,7 +230,7 @@ class Verification:
             self._disk, self._path, name, known, counted=self.result.counted, progress=read
         ).run()
 
-    # ------------------------------------------------------------------ what a start does
+    # ------------------------------------------------------------------ actions of a start
 
     def _judge(self) -> None:
         result = self.result
@@ -265,13 +265,13 @@ def _judged(flaw: Flaw, dry_start: DryStart, partition: ScannedPartition | None)
 
 
 def _aside(flaw: Flaw) -> Flaw:
-    """The flaw, and what the node itself does later about a file that a start leaves in its place."""
+    """Add the node's later action to a flaw, if its file is one that a start leaves in place."""
     does = next((does for suffix, does in _ASIDE_DOES.items() if flaw.file.endswith(suffix)), "")
     return replace(flaw, does=does) if does else flaw
 
 
 def size_of(disk: Disk, path: str) -> int:
-    """Bytes of a file."""
+    """Return the size of a file in bytes."""
     file = disk.open(path)
     try:
         return file.size()
@@ -280,14 +280,14 @@ def size_of(disk: Disk, path: str) -> int:
 
 
 class DryStart:
-    """One start of a node that changes nothing: its own recovery, over a disk that keeps what is written in memory.
+    """One start of a node that changes nothing: the node's own recovery, over a disk that keeps writes in memory.
 
     Attributes:
-        refused: why the node would not start, by the file.
+        refused: reasons that the node would not start, by file.
     """
 
     def __init__(self, disk: OverlayDisk, path: str, clock: Clock) -> None:
-        """Starts at once. Raises DiskError."""
+        """Do the start at once. Raises DiskError."""
         self._disk = disk
         self._path = path
         self.refused: dict[str, str] = {}
@@ -300,13 +300,13 @@ class DryStart:
             self.refused[f"{path}/{META_PROPERTIES}"] = f"{_NO_START}: {error.allowed}"
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close all files."""
         if self._log_dir is not None:
             for log in self._log_dir.logs.values():
                 log.close_files()
 
     def judge(self, flaw: Flaw, partition: ScannedPartition | None) -> tuple[AtStart, str]:
-        """Action of the start upon a flaw of a broker's log, or of the directory."""
+        """Return the action of the start for a flaw of a broker's log, or of the directory."""
         path = f"{self._path}/{flaw.file}"
         if path in self.refused:
             return AtStart.REFUSE, self.refused[path]
@@ -376,7 +376,7 @@ def _topic_partition(name: str) -> TopicPartition:
 
 
 def _stored_epoch(log: PartitionLog, offset: int) -> int:
-    """Leader epoch in the header of the batch at `offset`; -1 where damage before it keeps it from being found."""
+    """Return the leader epoch in the header of the batch at `offset`; -1 if damage before it hides the batch."""
     try:
         for segment in log.segments:
             found = segment.find(offset, pread_blocking) if segment.base_offset <= offset else None

@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class AtStart(StrEnum):
-    """What a node does about a flaw when it starts."""
+    """Reaction of a starting node to a flaw."""
 
     CUT = "cut"
     """The node truncates the log at the flaw, and reports that to the controller."""
@@ -46,7 +46,7 @@ class AtStart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flaw:
-    """One thing that is wrong.
+    """One flaw: something wrong with a file.
 
     Attributes:
         file: path of the file, relative to the directory.

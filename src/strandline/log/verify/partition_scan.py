@@ -1,7 +1,7 @@
-"""Looking through one partition's directory: its segments in order, their indexes, and the files beside them.
+"""Scan of one partition's directory: its segments in order, their indexes, and the other files.
 
-A segment is read in a stream: every batch with every check, and its two indexes beside it. Recovery ends at the first
-damage. This goes on behind it, to say how much of a log is whole.
+A segment is read as a stream, with every check on each batch, and its two indexes beside it. Recovery ends at the first
+damage. A scan goes on after it, to tell how much of a log is intact.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ LEFT_OVER = {
     ".tmp": "a file that a process that was killed had not finished",
     AWAY: "a file that a start that was cut short had renamed",
 }
-"""Meaning of a file, by the end of its name."""
+"""Meaning of a leftover file, by the suffix of its name."""
 
 _NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 
 
 @dataclass(frozen=True, slots=True)
 class Known(LastLife):
-    """Facts about a log that the directory's own files give."""
+    """Facts about a log from the directory's own files."""
 
     has_topic_id: bool = True
 
 
 @dataclass(slots=True)
 class ScannedPartition:
-    """Result for one directory.
+    """Result for one partition's directory.
 
     Attributes:
-        name: of the directory.
-        log_end_offset: where the last whole batch ends.
-        believed: time indexes and indexes of aborted transactions that are wrong, and that a start takes as they are.
+        name: name of the directory.
+        log_end_offset: end of the last whole batch.
+        believed: wrong time indexes and indexes of aborted transactions that a start uses as they are.
     """
 
     name: str
@@ -77,7 +77,7 @@ class ScannedPartition:
 
 
 class PartitionScan:
-    """One partition's directory."""
+    """Scan of one partition's directory."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class PartitionScan:
         counted: Counted,
         progress: Callable[[int], None],
     ) -> None:
-        """`progress` is told of bytes that were read."""
+        """`progress` is called with the number of bytes that were read."""
         self._disk = disk
         self._directory = f"{root}/{name}"
         self._known = known
@@ -170,7 +170,7 @@ class PartitionScan:
             return None
 
     def _check_snapshots(self) -> None:
-        """All are decoded. The newest one that can be is held against the batches."""
+        """Decode all producer snapshots; the newest valid one is compared with the batches later."""
         for offset in sorted(self._by_suffix.get(SNAPSHOT_SUFFIX, ())):
             name = segment_name(offset, SNAPSHOT_SUFFIX)
             try:
@@ -188,7 +188,7 @@ class PartitionScan:
     # ------------------------------------------------------------------ segments
 
     def _first_read(self, bases: list[int]) -> int:
-        """Segments from this base on are read whole by the next start, which builds their indexes anew."""
+        """Return the base offset from which on the next start reads segments whole, and builds their indexes anew."""
         if self._known.clean:
             return 1 << 63
         return max((base for base in bases if base < self._known.recovery_point), default=0)
@@ -197,7 +197,7 @@ class PartitionScan:
         epoch = -1
         start = max(self._known.log_start_offset, bases[0] if bases else 0)
         if bases and bases[0] in self._by_suffix.get(SNAPSHOT_SUFFIX, ()):
-            with suppress(SnapshotDamaged):  # who had a transaction open where the log begins
+            with suppress(SnapshotDamaged):  # transactions that were open at the log start
                 path = f"{self._directory}/{segment_name(bases[0], SNAPSHOT_SUFFIX)}"
                 self._producers.load_snapshot(read_file(self._disk, path), 0)
         end = bases[0] if bases else start
@@ -254,7 +254,8 @@ class PartitionScan:
         return scan
 
     def _check_aborted(self, scan: SegmentScan, *, is_last: bool) -> None:
-        """Hold the index of aborted transactions against the markers. It may have more of each than is left of it."""
+        """Compare the index of aborted transactions with the markers. Its transactions may be longer than what is
+        left."""
         base, reason, is_read = scan.base_offset, "", False
         if base in self._by_suffix.get(ABORTED_INDEX_SUFFIX, ()):
             data = read_file(self._disk, f"{self._directory}/{segment_name(base, ABORTED_INDEX_SUFFIX)}")
@@ -341,7 +342,7 @@ class PartitionScan:
             file.close()
 
     def _is_missing(self, base: int, suffix: str, kind: Kind, size: int, is_last: bool) -> bool:
-        """The segment that was written to last has its indexes in memory while the node runs."""
+        """True if an index is missing. The last segment has its indexes in memory only while the node runs."""
         if base in self._by_suffix.get(suffix, ()):
             return False
         if size and (not is_last or self._known.clean):
@@ -394,11 +395,11 @@ class PartitionScan:
 
 
 OnBatch = Callable[[int, BatchHeader], None]
-"""Gets the position and the header of each batch that holds."""
+"""Called with the position and the header of each valid batch."""
 
 
 DAMAGED_MAX = 1000
-"""Parts of one segment that are told one by one."""
+"""Maximum damaged parts of one segment that are listed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,16 +408,16 @@ class Damaged:
 
     position: int
     offset: int
-    """The one that had to follow."""
+    """Offset that should have followed."""
     next_position: int
     next_offset: int
-    """Offset of the first batch behind it that holds; -1: none does."""
+    """Base offset of the first valid batch after the damage; -1 if there is none."""
     reason: str
 
 
 @dataclass(slots=True)
 class EpochMismatch:
-    """Batches whose leader epoch is not the one that the checkpoint has for their offsets."""
+    """Batches whose leader epoch differs from the checkpoint's for their offsets."""
 
     count: int = 0
     position: int = -1
@@ -426,7 +427,7 @@ class EpochMismatch:
 
 
 class SegmentScan:
-    """One segment as it was found."""
+    """Scan of one segment, with its results."""
 
     def __init__(
         self,
@@ -441,9 +442,9 @@ class SegmentScan:
         producers: ProducerStates,
         progress: Callable[[int], None],
     ) -> None:
-        """`epochs`: by the checkpoint; `epoch`: of the last batch before; `epochs_may_lag`: a process that was killed
-        may not have come to writing down its latest epochs; `producers`: as they were before it; `progress` is told of
-        bytes."""
+        """`epochs`: those of the checkpoint; `epoch`: that of the last batch before; `epochs_may_lag`: True if a killed
+        process may not have written its latest epochs; `producers`: state before the segment; `progress` is called with
+        the number of bytes read."""
         self._file = file
         self._size = file.size()
         self._window = Window(file)
@@ -457,18 +458,18 @@ class SegmentScan:
         self.epoch = epoch
         self.damaged: list[Damaged] = []
         self.left_out = 0
-        """Damaged parts beyond the first thousand."""
+        """Number of damaged parts beyond the first thousand."""
         self.mismatch = EpochMismatch()
         self.end_offset = base_offset
         self.batches = self.records = 0
         self.aborted: list[AbortedTransaction] = []
         """Aborted transactions that have batches in the log."""
         self.aborts: set[tuple[int, int]] = set()
-        """Producer and offset of each abort marker."""
+        """(producer id, offset) of each abort marker."""
         self.max_timestamp = -1
 
     def run(self, index: OffsetIndexCheck | None, time_index: TimeIndexCheck | None) -> None:
-        """Read it. Raises DiskError."""
+        """Read the segment. Raises DiskError."""
         position = 0
         while position < self._size:
             header, reason = self._batch_at(position)
@@ -499,7 +500,7 @@ class SegmentScan:
             time_index.end()
 
     def _batch_at(self, position: int) -> tuple[BatchHeader | None, str]:
-        """The header of what stands there, and what is wrong with it."""
+        """Return the header at a position, and the flaw of the batch there, or ""."""
         judge = BatchJudge(self.end_offset, self.epoch)
         header = None
         try:
@@ -511,8 +512,8 @@ class SegmentScan:
         return header, ""
 
     def _behind(self, position: int, header: BatchHeader | None) -> tuple[int, int] | None:
-        """Position and base offset of the next batch that holds: the one that follows, if the damaged one's header says
-        where that is, else whatever looks like one."""
+        """Return position and base offset of the next valid batch: the one that follows, if the damaged batch's header
+        gives its position, else the first bytes that form one."""
         if header is not None:
             at = position + header.size
             following = self._holds(at)
@@ -532,7 +533,7 @@ class SegmentScan:
         self.batches += 1
         if header.is_control and header.producer_id >= 0:
             self._end_transaction(header, self._window.get(position, header.size))
-        else:  # markers are no records of anybody
+        else:  # markers are not users' records
             self.records += header.count
             if header.is_transactional and header.producer_id >= 0:
                 self._producers.update(header, header.base_offset, 0)
@@ -568,7 +569,7 @@ _BATCH_BYTES_MIN = 61
 
 
 class Range(Protocol):
-    """A damaged part of the segment: entries that name a batch in it cannot be judged."""
+    """A damaged part of the segment: index entries that name a batch in it cannot be judged."""
 
     @property
     def position(self) -> int: ...
@@ -577,7 +578,7 @@ class Range(Protocol):
 
 
 def read_entries(file: File, segment_bytes: int, entry_bytes: int) -> bytes:
-    """Entries of an index file. Raises IndexDamaged where it is longer than an index of this segment can be."""
+    """Read an index file's entries. Raises IndexDamaged if it is longer than an index of this segment can be."""
     size = file.size()
     if size > entry_bytes * (segment_bytes // _BATCH_BYTES_MIN + 1):
         raise IndexDamaged(f"{size} bytes are more than an index of {segment_bytes} bytes of log can have")
@@ -585,10 +586,10 @@ def read_entries(file: File, segment_bytes: int, entry_bytes: int) -> bytes:
 
 
 class OffsetIndexCheck:
-    """Every entry names a batch, and the offset of its last record."""
+    """Check that every entry names a batch, with the offset of its last record."""
 
     def __init__(self, file: File, base_offset: int, segment_bytes: int) -> None:
-        """Raises IndexDamaged for bytes that are no index."""
+        """Parse the index. Raises IndexDamaged for bytes that are not one."""
         index = OffsetIndex.parse(read_entries(file, segment_bytes, ENTRY_BYTES), max(1, segment_bytes))
         self._entries = list(zip(index.positions, index.offsets, strict=True))
         self._base_offset = base_offset
@@ -597,7 +598,7 @@ class OffsetIndexCheck:
         self.reason = ""
 
     def batch(self, position: int, header: BatchHeader) -> None:
-        """The next batch that holds."""
+        """Check entries against the next valid batch."""
         entries = self._entries
         while self._next < len(entries) and entries[self._next][0] <= position:
             at, relative = entries[self._next]
@@ -609,7 +610,7 @@ class OffsetIndexCheck:
                 self.reason = f"it names offset {named} for the batch at byte {at}, whose last is {header.last_offset}"
 
     def end(self, damaged: Sequence[Range]) -> None:
-        """Note that no further batch follows."""
+        """Check the remaining entries, as no further batch follows."""
         self._unmatched += [at for at, _ in self._entries[self._next :]]
         for at in self._unmatched:
             if not self.reason and not any(part.position <= at < part.next_position for part in damaged):
@@ -617,21 +618,21 @@ class OffsetIndexCheck:
 
 
 class TimeIndexCheck:
-    """Every entry names the largest timestamp up to a batch."""
+    """Check that every entry names the largest timestamp up to a batch."""
 
     def __init__(self, file: File, base_offset: int, segment_bytes: int) -> None:
-        """Raises IndexDamaged for bytes that are no time index."""
+        """Parse the index. Raises IndexDamaged for bytes that are not a time index."""
         index = TimeIndex.parse(read_entries(file, segment_bytes, TIME_ENTRY_BYTES))
         self._entries = list(zip(index.timestamps, index.offsets, strict=True))
         self._base_offset = base_offset
         self._next = 0
         self._newest = -1
         self.last = index.last()
-        """The newest timestamp that it knows, and the relative offset."""
+        """Newest timestamp in the index with its relative offset; None if the index is empty."""
         self.reason = ""
 
     def batch(self, header: BatchHeader) -> None:
-        """The next batch that holds."""
+        """Check entries against the next valid batch."""
         entries = self._entries
         while self._next < len(entries) and self._base_offset + entries[self._next][1] <= header.last_offset:
             timestamp, relative = entries[self._next]
@@ -646,7 +647,7 @@ class TimeIndexCheck:
         self._newest = max(self._newest, header.max_timestamp)
 
     def end(self) -> None:
-        """Note that no further batch follows."""
+        """Check the remaining entries, as no further batch follows."""
         if self._next < len(self._entries) and not self.reason:
             named = self._base_offset + self._entries[self._next][1]
             self.reason = f"it names offset {named}, which the segment does not reach"

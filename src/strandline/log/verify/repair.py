@@ -1,12 +1,12 @@
-"""Doing at once what a start would do, and what no start does: `strandline log repair`.
+"""Repair: does at once what a start would do, and more that no start does (`strandline log repair`).
 
-It is the node's own recovery that cuts, over the real disk or, for a dry run, over one that changes nothing. Besides it
-takes away indexes and producer snapshots that are wrong, so that recovery builds them anew. Copies of what is taken
-away are made and synced before anything is changed.
+The node's own recovery does the cutting, over the real disk or, for a dry run, over one that changes nothing. In
+addition wrong indexes and producer snapshots are deleted, so that recovery builds them anew. Deleted data are copied,
+and the copies synced, before anything is changed.
 
-What a repair never does is to let a log vouch for what it lost: a tail that is cut is noted in `recovery-findings`
-before, durably, until the controller knows (schedule 45); checkpoints, the mark of a clean stop and what the metadata
-quorum promised stay as they are; and what would be lost by more than recovery's own cut is refused.
+A repair never lets a log vouch for records that it lost. A cut tail is recorded in `recovery-findings` first, durably,
+until the controller has it (schedule 45). Checkpoints, the clean-shutdown marker and the promises of the metadata
+quorum stay as they are. A repair that would lose more than recovery's own cut is refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A flaw that is not repaired, and why; with the command that helps."""
+    """A flaw that is not repaired, with the reason and the command that helps."""
 
     flaw: Flaw
     why: str
@@ -59,18 +59,18 @@ class Left:
 
 @dataclass(slots=True)
 class Plan:
-    """Plan of a repair: flaws that are to be repaired, by partition, and those that are left."""
+    """Plan of a repair: the flaws to repair, by partition, and those that are left."""
 
     repaired: dict[str, list[Flaw]] = field(default_factory=dict)
     left: list[Left] = field(default_factory=list)
 
     def give_up(self, partition: str, reason: str) -> None:
-        """Leave a partition as it is after all."""
+        """Leave a partition unrepaired after all."""
         self.left += [Left(flaw, FAILED.format(reason=reason)) for flaw in self.repaired.pop(partition)]
 
 
 def plan(flaws: Iterable[Flaw]) -> Plan:
-    """Part of the plan that a repair may carry out."""
+    """Plan the repair of these flaws."""
     made = Plan()
     flaws = list(flaws)
     root = next((flaw for flaw in flaws if _stops_the_node(flaw)), None)
@@ -91,12 +91,12 @@ def plan(flaws: Iterable[Flaw]) -> Plan:
 
 
 def _stops_the_node(flaw: Flaw) -> bool:
-    """A checkpoint, or whose directory it is: without it nobody knows what a log must have."""
+    """True for a flaw of a checkpoint or of the directory's identity: without it nobody knows what a log must have."""
     return not flaw.partition and flaw.at_start is AtStart.REFUSE and flaw.kind is not Kind.QUORUM
 
 
 def _why_not(flaw: Flaw, others: list[Flaw]) -> str:
-    """Empty where it is repaired."""
+    """Return the reason that a flaw is not repaired; "" if it is."""
     if not flaw.partition or flaw.partition == METADATA_DIRECTORY or flaw.kind is Kind.QUORUM:
         return flaw.does if flaw.at_start in (AtStart.REFUSE, AtStart.IGNORE) else NODES_OWN
     refused = next((other for other in others if other.at_start is AtStart.REFUSE), None)
@@ -112,7 +112,7 @@ def _why_not(flaw: Flaw, others: list[Flaw]) -> str:
 
 
 class Repair:
-    """One repair: over a disk that changes nothing, and then for good."""
+    """One repair: over a disk that changes nothing, or over the real one."""
 
     def __init__(self, disk: Disk, path: str, clock: Clock) -> None:
         """Open a directory for repair. Raises DiskError."""
@@ -130,7 +130,7 @@ class Repair:
         self._loading.findings = Findings(disk, path, (tp for tp in present if tp is not None))
 
     def run(self, repaired: Mapping[str, list[Flaw]]) -> dict[str, str]:
-        """Repair these flaws, by partition. Returns the partitions with which it did not succeed, and why.
+        """Repair these flaws, by partition. Return the partitions whose repair failed, with the reason.
 
         Raises DiskError, StorageError.
         """
@@ -167,7 +167,7 @@ class Repair:
         return ""
 
     def _take_away(self, flaws: list[Flaw]) -> list[str]:
-        """Indexes that recovery would believe. It builds all of a segment's anew where one is missing."""
+        """Delete indexes that recovery would believe. If one of a segment is missing, it builds all of them anew."""
         paths: dict[str, None] = {}
         for flaw in flaws:
             path = f"{self._path}/{flaw.file}"
@@ -182,7 +182,7 @@ class Repair:
         return list(paths)
 
     def _sync(self, directory: str, paths: list[str]) -> None:
-        """Indexes are hints and synced by nobody while a node runs; the mark of a clean stop vouches for them."""
+        """Sync indexes: while a node runs they are not synced, but the clean-shutdown marker vouches for them."""
         files: list[File] = [self._disk.open(path) for path in paths if self._disk.exists(path)]
         self._disk.sync_now(files, [directory])
         for file in files:
@@ -204,16 +204,16 @@ _CHUNK_BYTES = 1 << 20
 
 
 def keep(root: str, target: str, changes: Iterable[Change]) -> list[str]:
-    """Make the directory `target` (in `root`, so that files can be linked), and keep in it what `changes` take away: a
+    """Make the directory `target` (in `root`, so that files can be linked), and copy to it what `changes` take away: a
     removed file as it is, the cut end of a segment as NAME.from-POSITION, any other changed file as it was before.
 
-    Returns the names in `target`. Raises OSError: nothing was changed.
+    Return the names in `target`. Raises OSError: nothing was changed.
     """
     kept: list[str] = []
     Path(target).mkdir(mode=DIRECTORY_MODE)  # never over the copies of another repair
     for change in changes:
         if change.before is None or (change.after not in (None, change.before)):
-            continue  # new, or with another name alone
+            continue  # new, or only renamed
         source = Path(root) / change.before
         if change.after is None:
             kept.append(change.before)

@@ -1,4 +1,4 @@
-"""A classic group: its members, its generation, its state. No rules of the protocol: those are in `classic`."""
+"""Classic group: members, generation and state. The rules of the protocol are in `classic.protocol`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.proto.kafka.group_records import NEVER, GroupValue, MemberValue
 from strandline.proto.transitions import Transitions, next_state
 
 CONSUMER_PROTOCOL = "consumer"
-"""The protocol type whose subscriptions name topics."""
+"""Protocol type whose subscriptions name topics."""
 
 
 class GroupState(Enum):
@@ -25,15 +25,15 @@ class GroupState(Enum):
     EMPTY = "Empty"
     """The group has no members; offsets may remain."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Waits until every member has joined anew."""
+    """The group waits until every member has joined again."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """Waits for the leader's assignment."""
+    """The group waits for the leader's assignment."""
     STABLE = "Stable"
     """Every member has its assignment."""
 
 
 class GroupEvent(Enum):
-    """The events that change the state of a classic group; docs/states.md shows them."""
+    """Events that change the state of a classic group; docs/states.md shows them."""
 
     CREATED = "is created, or loaded without members"
     LOADED = "is loaded with members"
@@ -67,13 +67,12 @@ TRANSITIONS: Transitions[GroupState, GroupEvent] = {
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A member.
+    """Member of a classic group.
 
     Attributes:
-        protocols: (name, subscription), its favourite first.
-        join_to, sync_to: the request that waits for the answer to JoinGroup or SyncGroup; None: none does.
-        joining: it has joined the rebalance under way (somebody waits, or waited, for the answer).
-        is_new: it has not got a generation yet, so it sends no heartbeats yet.
+        protocols: (name, subscription) of the member's assignors, in its order of preference.
+        join_to, sync_to: request that waits for the answer to JoinGroup or SyncGroup; None: none waits.
+        is_new: the member has no generation yet, so it sends no heartbeats yet.
     """
 
     member_id: str
@@ -94,29 +93,31 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """True if the member has asked and was not answered: its silence is then this coordinator's doing."""
+        """True if a request of the member waits for its answer: its silence is then caused by this coordinator."""
         return self.join_to is not None or self.sync_to is not None
 
     def subscription(self, protocol: str) -> bytes:
-        """Subscription of the member under one assignor; empty if it does not have that one."""
+        """Return the member's subscription for one assignor; empty if the member does not support that assignor."""
         return next((subscription for name, subscription in self.protocols if name == protocol), b"")
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Invariants:
+    """Group of the classic protocol.
+
+    Invariants:
     - `leader` is a member, or None in a group without members;
     - `instances` has exactly the static members;
-    - a pending member (KIP-394) is no member;
-    - `pending_sync` lies within `members`, and is empty unless a generation is being completed or is stable.
+    - a pending member (KIP-394: it has an id and has not joined yet) is not in `members`;
+    - `pending_sync` is a subset of `members`, and is empty unless a generation is being completed or is stable.
 
     Attributes:
         protocol_type: None for a group that only keeps offsets.
-        state_ms: wall time since when it is in this state; -1 unknown.
-        members_added: a new member came while the first rebalance waits for more of them.
-        stored: a record of it stands in the log.
-        came_down: it was a group of the consumer protocol (`consumer_protocol.migration`), and has had no generation of
-            its own yet.
+        state_ms: wall-clock time in milliseconds at which the group entered this state; -1: unknown.
+        members_added: a new member joined while the first rebalance waits for more members.
+        stored: a record of the group is in the log.
+        came_down: the group used the consumer protocol before (`consumer_protocol.migration`) and has had no generation
+            of the classic protocol yet.
     """
 
     group_id: str
@@ -135,13 +136,13 @@ class Group:
     stored: bool = False
     came_down: bool = False
     joined: int = 0
-    """Members whose JoinGroup waits."""
+    """Number of members whose JoinGroup waits."""
     _supporters: Counter[str] = field(default_factory=Counter)
 
     # State
 
     def move(self, event: GroupEvent, wall_ms: int) -> None:
-        """Go to the state that follows from `event`. Raises FatalError where the table has none."""
+        """Change to the state that follows from `event`. Raises FatalError if the table has no such transition."""
         self.before, self.state, self.state_ms = self.state, next_state(TRANSITIONS, self.state, event), wall_ms
 
     @property
@@ -150,12 +151,12 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """True if no member is being waited for."""
+        """True if the rebalance waits for no member."""
         return self.joined == len(self.members) and not self.pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asked for."""
+        """Longest rebalance timeout of all members, in milliseconds."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
@@ -166,7 +167,7 @@ class Group:
     # Members
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Add a member that was none."""
+        """Add a new member."""
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
@@ -178,7 +179,7 @@ class Group:
         self._supporters.update({name for name, _ in member.protocols})
 
     def remove(self, member_id: str) -> Member | None:
-        """A member, or a pending one, is gone."""
+        """Remove a member or a pending member."""
         self.pending.pop(member_id, None)
         self.pending_sync.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -193,8 +194,8 @@ class Group:
         return member
 
     def replace(self, old: Member, new: Member) -> None:
-        """Replace a static member that came back under another id: it takes the old one's place, that of the leader
-        too."""
+        """Replace a static member that returned under another id: the new one takes the old one's place, also as the
+        leader."""
         place = [new.member_id if member_id == old.member_id else member_id for member_id in self.members]
         members = {**self.members, new.member_id: new}
         self.members = {member_id: members[member_id] for member_id in place}
@@ -231,14 +232,14 @@ class Group:
         member.join_to = to
 
     def stop_joining(self, member: Member) -> Any:
-        """Take the JoinGroup that waits, to be answered now; None if none waits."""
+        """Return the waiting JoinGroup, to be answered now; None if none waits."""
         to, member.join_to = member.join_to, None
         if to is not None:
             self.joined -= 1
         return to
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member that asks.
+        """Return the member that sent a request.
 
         Raises:
             KafkaError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID for a static member whose place another process has taken.
@@ -257,7 +258,7 @@ class Group:
     # Protocols and leader
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """True if a member with these assignors can take part: there is one that all members have."""
+        """Return whether a member with these assignors can join: at least one of them is supported by all members."""
         if not self.members:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -265,7 +266,8 @@ class Group:
         return any(self._supporters[name] == len(self.members) for name, _ in protocols)
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its assignors that all members have; among equals the first vote wins."""
+        """Return the elected assignor: each member votes for the first of its assignors that all members support; of
+        equal votes the first one wins."""
         common = {name for name, count in self._supporters.items() if count == len(self.members)}
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -275,7 +277,8 @@ class Group:
         return max(votes, key=lambda name: votes[name])
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, else take the first member that has. False if none has."""
+        """Keep the leader if it has joined, else take the first member that has. Returns False if no member has
+        joined."""
         leader = None if self.leader is None else self.members.get(self.leader)
         if leader is not None and leader.join_to is not None:
             return True
@@ -286,7 +289,7 @@ class Group:
         return False
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """Members from which the leader assigns."""
+        """Return the members for the leader's assignment."""
         protocol = self.protocol_name or ""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.subscription(protocol))
@@ -305,8 +308,8 @@ class Group:
             self.move(GroupEvent.NONE_JOINED, wall_ms)
 
     def subscribed(self) -> tuple[str, ...] | None:
-        """The topics that its members read, sorted; None where that is not known (another protocol type, or bytes that
-        do not parse)."""
+        """Return the topics that the members read, sorted; None if they are not known (another protocol type, or bytes
+        that do not parse)."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -324,7 +327,7 @@ class Group:
     # Records
 
     def value(self, assignments: Mapping[str, bytes] | None = None) -> GroupValue:
-        """Record of this generation. `assignments`: member id -> assignment, or None to use the members' current
+        """Return the record of this generation. `assignments`: member id -> assignment; None: the members' current
         ones."""
         protocol = self.protocol_name or ""
         return GroupValue(
@@ -350,7 +353,7 @@ class Group:
 
     @classmethod
     def from_value(cls, group_id: str, value: GroupValue) -> Group:
-        """Group from its last record: stable, or empty."""
+        """Return a group from its last record: stable, or empty."""
         group = cls(group_id, generation=value.generation, stored=True)
         group.protocol_type = value.protocol_type or None
         for member in value.members:

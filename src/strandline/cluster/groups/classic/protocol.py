@@ -1,4 +1,4 @@
-"""The commands of members of classic groups: join, sync, heartbeat, leave, and what each is answered.
+"""Commands of members of classic groups (join, sync, heartbeat, leave) and their answers.
 
 Sources: rule C7, KIP-345 (static members), KIP-394 (member ids are given before the join), KIP-134
 (the first rebalance waits), KIP-814 (a static leader that returns need not assign).
@@ -25,7 +25,7 @@ from strandline.proto.kafka.group_records import group_record
 
 
 class ClassicProtocol:
-    """Members come, stay and go."""
+    """Handles members that join, stay and leave."""
 
     def __init__(self, context: ShardContext, rebalancing: Rebalancing) -> None:
         self._context = context
@@ -34,7 +34,7 @@ class ClassicProtocol:
     # Join
 
     def join(self, command: JoinGroup, to: object, now: Now) -> None:
-        """Join a member; answered at once, or when the rebalance has its members."""
+        """Join a member. The answer comes at once, or when the rebalance has all its members."""
         group = self._context.groups.get(command.group_id)
         if group is None:
             if command.member_id:
@@ -73,8 +73,8 @@ class ClassicProtocol:
             self._rejoin(group, group.check_member(command.member_id, command.instance_id), command, to, now)
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """True if there is room for the member: an existing one keeps its place; in a rebalance the first to join
-        have it."""
+        """Return whether there is room for the member: an existing member keeps its place; during a rebalance the first
+        members to join get the places."""
         limit = self._context.config.max_size
         if group.state is GroupState.EMPTY:
             return member_id in group.pending or group.size < limit
@@ -114,8 +114,9 @@ class ClassicProtocol:
         self._rebalancing.member_joined(group, now)
 
     def _rejoin(self, group: Group, member: Member, command: JoinGroup, to: object, now: Now) -> None:
-        """A member that has its id. A join that changes nothing is answered with the generation that stands: the client
-        lost the answer. The leader's asks for a rebalance: what it assigns from may have changed."""
+        """Join a member that has an id. A join without changes is answered with the current generation, because the
+        client has lost that answer. A join of the leader starts a rebalance: the input of its assignment may have
+        changed."""
         if group.state is GroupState.EMPTY:
             self._refuse(to, ErrorCode.UNKNOWN_MEMBER_ID, command.member_id)
             return
@@ -142,9 +143,9 @@ class ClassicProtocol:
     def _replace_static(
         self, group: Group, old: Member, member_id: str, *, command: JoinGroup, to: object, now: Now
     ) -> None:
-        """KIP-345: a static member that returns takes its own place, under a new id; the process that holds
-        the old one is fenced. In a stable group whose assignor stays the same that is no rebalance, but it is written
-        down before it is answered: after a failover the old id would live again (schedule 43)."""
+        """Replace a static member that returns (KIP-345): it takes its own place under a new id, and the process with
+        the old id is fenced. In a stable group whose assignor stays the same this needs no rebalance, but it is stored
+        before it is answered: otherwise the old id would be valid again after a failover (schedule 43)."""
         old_leader = group.leader or ""
         new = _member(command, member_id)
         new.assignment = old.assignment
@@ -183,7 +184,7 @@ class ClassicProtocol:
                 answer = joined_answer(group, new)
                 self._context.out.reply(to, answer._replace(skip_assignment=group.leader == new.member_id))
             else:
-                # An older client that hears it leads would assign: its answer names the leader under the old id.
+                # An older client that is told it leads would assign: its answer names the leader by the old id.
                 self._context.out.reply(to, joined_answer(group, new)._replace(leader=old_leader, members=()))
 
         # rule C8/static-rejoin-not-stored
@@ -192,7 +193,7 @@ class ClassicProtocol:
     # Sync
 
     def sync(self, command: SyncGroup, to: object, now: Now) -> None:
-        """Give a member its assignment; answered once the leader's assignment is committed."""
+        """Send a member its assignment; the answer comes once the leader's assignment is committed."""
         try:
             group = self._members_group(command.group_id)
             member = group.check_member(command.member_id, command.instance_id)
@@ -217,7 +218,7 @@ class ClassicProtocol:
                 self._rebalancing.store_assignment(group, known)
 
     def _members_group(self, group_id: str) -> Group:
-        """The group of a request by a member. Raises KafkaError UNKNOWN_MEMBER_ID if the group has no members."""
+        """Return the group of a member's request. Raises KafkaError UNKNOWN_MEMBER_ID if the group has no members."""
         group = self._context.groups.get(group_id)
         if group is None or group.is_empty:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -226,7 +227,7 @@ class ClassicProtocol:
     # Heartbeat
 
     def heartbeat(self, command: Heartbeat, to: object, now: Now) -> None:
-        """Keep the session; the answer is REBALANCE_IN_PROGRESS for a member that has to join anew."""
+        """Renew the member's session. The answer is REBALANCE_IN_PROGRESS for a member that has to join again."""
         try:
             group = self._members_group(command.group_id)
             member = group.check_member(command.member_id, command.instance_id)
@@ -243,7 +244,7 @@ class ClassicProtocol:
     # Leave
 
     def leave(self, command: LeaveGroup, to: object, now: Now) -> None:
-        """Remove members that leave, with one answer each; the others rebalance."""
+        """Remove members that leave, with one answer for each; the other members rebalance."""
         group = self._context.groups.get(command.group_id)
         if group is None:
             self._context.out.reply(to, [ErrorCode.UNKNOWN_MEMBER_ID for _ in command.members])

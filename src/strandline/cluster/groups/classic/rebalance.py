@@ -1,5 +1,4 @@
-"""The rebalance of a classic group, from one generation to the next: prepare, complete, assign; and the removal of
-members."""
+"""Rebalance of a classic group, from one generation to the next (prepare, complete, assign), and removal of members."""
 
 from __future__ import annotations
 
@@ -16,22 +15,22 @@ from strandline.proto.kafka.group_records import group_record
 
 
 def session_key(group_id: str, member_id: str) -> Hashable:
-    """The deadline of a member's session."""
+    """Key of the deadline of a member's session."""
     return "session", group_id, member_id
 
 
 def join_key(group_id: str) -> Hashable:
-    """The deadline for members to join a rebalance."""
+    """Key of the deadline for members to join a rebalance."""
     return "join", group_id
 
 
 def sync_key(group_id: str) -> Hashable:
-    """The deadline for members to ask for their assignment."""
+    """Key of the deadline for members to ask for their assignment."""
     return "sync", group_id
 
 
 def joined_answer(group: Group, member: Member) -> JoinAnswer:
-    """The answer with the generation, for this member."""
+    """Return the answer to this member's join, with the current generation."""
     return JoinAnswer(
         ErrorCode.NONE,
         member_id=member.member_id,
@@ -44,7 +43,7 @@ def joined_answer(group: Group, member: Member) -> JoinAnswer:
 
 
 class Rebalancing:
-    """The steps of a rebalance, and the deadlines of sessions, joins and syncs."""
+    """Steps of a rebalance, and the deadlines of sessions, joins and syncs."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
@@ -52,7 +51,7 @@ class Rebalancing:
     # Sessions
 
     def renew_session(self, group: Group, member: Member, now: Now) -> None:
-        """Renew the session of a member that was heard of."""
+        """Renew the session of a member that has sent a request."""
         self._expect(group, member.member_id, member.session_timeout_ms, now)
 
     def await_new_member(self, group: Group, member: Member, now: Now) -> None:
@@ -88,8 +87,8 @@ class Rebalancing:
             self._rebalance_without(group, now)
 
     def remove_member(self, group: Group, member: Member) -> None:
-        """Remove a member that left or is given up. A JoinGroup of it that still waits is refused; a living client
-        joins anew."""
+        """Remove a member that left or whose session ended. A JoinGroup of it that still waits is refused; a client
+        that still runs joins anew."""
         self._context.timers.cancel(session_key(group.group_id, member.member_id))
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         self._context.out.reply(group.stop_joining(member), JoinAnswer(unknown))
@@ -103,7 +102,7 @@ class Rebalancing:
             self.complete_if_joined(group, now)
 
     def end(self, group: Group) -> None:
-        """End a group that leaves this protocol. Members that wait for an answer join its successor."""
+        """End a group that leaves this protocol. Waiting members are told to join again, which joins its successor."""
         for member in group.members.values():
             to = group.stop_joining(member)
             self._context.out.reply(to, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
@@ -183,7 +182,7 @@ class Rebalancing:
     # Completing
 
     def complete_join(self, group: Group, now: Now) -> None:
-        """Complete the join phase when its time is over, or everybody has joined: a member that has not joined is
+        """Complete the join phase when its time is over or all members have joined: a member that has not joined is
         removed, unless it is static; the others get a generation."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
@@ -193,7 +192,7 @@ class Rebalancing:
             context.timers.cancel(session_key(group.group_id, member.member_id))
             group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
-            # Static members alone, and none of them came: each has until the end of its session.
+            # Only static members are left and none of them has joined: each has time until its session ends.
             self._await_joins(group, now)
             return
         group.next_generation(now.wall_ms)
@@ -208,8 +207,8 @@ class Rebalancing:
         self._await_syncs(group, now)
 
     def _store_empty(self, group: Group) -> None:
-        """Store the group without members. Nobody waits for it: were it lost, the members of the generation before
-        would be expected, and expire."""
+        """Store the group without members. Nothing waits for the write: if it is lost, a new coordinator expects the
+        members of the previous generation until their sessions end."""
         if not group.stored and not self._context.has_offsets(group.group_id):
             self._context.forget_if_unused(group)
             return
@@ -241,13 +240,13 @@ class Rebalancing:
     # Assigning
 
     def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """Store the leader's assignment: once that is committed, every member gets its part."""
+        """Store the leader's assignment; once it is committed, every member gets its part."""
         group_id, generation = group.group_id, group.generation
         group.stored = True
 
         def stored(outcome: WriteOutcome, now: Now) -> None:
             completing = self._context.groups.get(group_id)
-            # A member may have joined or failed meanwhile, and another rebalance begun.
+            # Meanwhile a member may have joined or failed, and another rebalance may have begun.
             if (
                 completing is not group
                 or group.state is not GroupState.COMPLETING_REBALANCE
@@ -274,8 +273,8 @@ class Rebalancing:
                 self.renew_session(group, member, now)
 
     def give_up_assignment(self, group: Group, error: ErrorCode, now: Now) -> None:
-        """Answer members that wait for an assignment with `error`: there will be none in this generation, and they
-        join anew."""
+        """Answer members that wait for an assignment with `error`: this generation gets no assignment, and they join
+        again."""
         for member in group.members.values():
             member.assignment = b""
             if self._reply_sync(member, SyncAnswer(error)):

@@ -1,6 +1,6 @@
-"""The assignors of the server: which member reads which partition.
+"""Assignors of the coordinator: they decide which member reads which partition.
 
-Pure functions of subscriptions, topics and the assignment before.
+Pure functions of subscriptions, topics and the previous assignment.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Partition = tuple[TopicId, int]
 
 
 class Subscriber(NamedTuple):
-    """A member as an assignor sees it.
+    """Member as an assignor sees it.
 
     Attributes:
-        order: by which members are lined up: the instance id of a static member, else the member id.
-        topics: subscribed names that exist.
-        before: its part of the target assignment until now.
+        order: sort key of members: the instance id of a static member, else the member id.
+        topics: subscribed names of existing topics.
+        before: the member's part of the previous target assignment.
     """
 
     member_id: str
@@ -31,15 +31,15 @@ class Subscriber(NamedTuple):
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[str, TopicShape]], dict[str, Assignment]]
-"""Function (members, topics) -> assignment by member id. It contains every member, and every subscribed partition
-once."""
+"""Function (members, topics) -> assignment by member id. The assignment contains every member, and every subscribed
+partition once."""
 
 
 def assign_uniform(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> dict[str, Assignment]:
-    """All partitions together are spread evenly; each member keeps as many of its own as that allows.
+    """Spread all partitions together evenly; each member keeps as many of its own as possible.
 
-    Where every member reads the same topics nobody has more than one partition more than another. Where they do not, no
-    partition can move from its owner to a subscriber that has two fewer.
+    If all members read the same topics, their numbers of partitions differ by at most one. If not, no partition can
+    move from its owner to a subscriber that has at least two fewer.
     """
     members = sorted(members, key=lambda member: (member.order, member.member_id))
     owned = _kept(members, topics)
@@ -52,7 +52,7 @@ def assign_uniform(members: Sequence[Subscriber], topics: Mapping[str, TopicShap
 
 
 def _kept(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> dict[str, dict[Partition, None]]:
-    """Partitions that each member had and still may have."""
+    """Return the partitions that each member had and may keep."""
     names = {shape.topic_id: name for name, shape in topics.items()}
     taken: set[Partition] = set()
     owned: dict[str, dict[Partition, None]] = {}
@@ -72,7 +72,7 @@ def _kept(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> di
 def _free(
     members: Sequence[Subscriber], topics: Mapping[str, TopicShape], owned: Mapping[str, Mapping[Partition, None]]
 ) -> list[tuple[str, Partition]]:
-    """(topic, partition) of each subscribed partition without an owner."""
+    """Return (topic, partition) of each subscribed partition without an owner."""
     taken = {partition for mine in owned.values() for partition in mine}
     read = {topic for member in members for topic in member.topics}
     return [
@@ -135,7 +135,7 @@ def _spread_by_load(
 
 
 _Load = tuple[int, int, str]
-"""(how many partitions, place in line, member id), in a heap."""
+"""(number of partitions, position in the order of members, member id), in a heap."""
 
 
 def _by_load(member_ids: Sequence[str], owned: Mapping[str, Mapping[Partition, None]]) -> list[_Load]:
@@ -145,7 +145,7 @@ def _by_load(member_ids: Sequence[str], owned: Mapping[str, Mapping[Partition, N
 
 
 def _even_out(shape: TopicShape, readers: Sequence[str], owned: Mapping[str, dict[Partition, None]]) -> bool:
-    """Move partitions of one topic from the member with most to the member with fewest; True if one moved."""
+    """Move partitions of one topic from the member with most to the member with fewest. Returns whether one moved."""
     having = {member_id: sorted(one for one in owned[member_id] if one[0] == shape.topic_id) for member_id in readers}
     places = {member_id: place for place, member_id in enumerate(readers)}
     light = _by_load(readers, owned)
@@ -176,8 +176,9 @@ def _even_out(shape: TopicShape, readers: Sequence[str], owned: Mapping[str, dic
 
 
 def assign_range(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> dict[str, Assignment]:
-    """Each topic by itself, in ranges: the first members get one more where it does not come out even. Topics with as
-    many partitions and the same readers are cut alike, so that keys of both meet in one member."""
+    """Divide each topic separately into ranges: the first members get one more if it does not divide evenly. Topics
+    with the same number of partitions and the same readers are divided alike, so that a key has the same reader in
+    both."""
     found: dict[str, list[Partition]] = {member.member_id: [] for member in members}
     line = sorted(members, key=lambda member: (member.order, member.member_id))
     for name in sorted(topics):
@@ -192,4 +193,4 @@ def assign_range(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
-"""Assignors, by Kafka's name."""
+"""Assignors by Kafka's name."""

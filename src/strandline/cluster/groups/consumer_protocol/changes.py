@@ -1,7 +1,7 @@
-"""Building blocks of a step of a group of the consumer protocol, whichever protocol its member has.
+"""Building blocks for one step of a group of the consumer protocol, for members of both protocols.
 
-A step drafts what the group shall be and writes what differs; memory follows when that stands in the log, and the
-member learns of it when it is committed. So the epochs that members know survive every failover.
+A step drafts the group's new state and writes what differs. Memory changes when the records are in the log, and the
+member gets its answer when they are committed. So the epochs that members know survive every failover.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from strandline.proto.kafka.keyed_record import Record
 
 
 def revoke_key(group_id: str, member_id: str) -> Hashable:
-    """The deadline for a member to give partitions back."""
+    """Key of the deadline for a member to revoke partitions."""
     return "revoke", group_id, member_id
 
 
 def rejoin_key(group_id: str, member_id: str) -> Hashable:
-    """The deadline for a classic member to join anew, once it has to."""
+    """Key of the deadline for a classic member to join again, once it has to."""
     return "rejoin", group_id, member_id
 
 
 def collect_key(group_id: str, member_id: str) -> Hashable:
-    """The deadline for a classic member that has joined to ask for its assignment."""
+    """Key of the deadline for a classic member that has joined to ask for its assignment."""
     return "collect", group_id, member_id
 
 
 class MemberChanges:
-    """Members change, get a target, come to it, and go; with their deadlines."""
+    """Changes of members: join, new target, reconciliation, removal; with their deadlines."""
 
     def __init__(self, context: ShardContext, subscriptions: Subscriptions, migration: Migration) -> None:
         self._context = context
         self._subscriptions = subscriptions
         self._migration = migration
         self._gone: dict[str, dict[str, None]] = {}
-        """Members whose time ran out in this tick: one change a group, not one a member."""
+        """Group -> members whose time ran out in this tick: they are removed with one change per group."""
 
     # Members
 
     def check_room(self, group: ConsumerGroup) -> None:
-        """Raises KafkaError GROUP_MAX_SIZE_REACHED."""
+        """Raises KafkaError GROUP_MAX_SIZE_REACHED if the group is full."""
         if len(group.members) >= self._context.config.consumer_max_size:
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members, and no more fit"
             )
 
     def replace_static(self, draft: Draft, holder: str, member_id: str) -> None:
-        """Replace a static member that has come back with another member id. It keeps its partitions, and no other
-        member changes."""
+        """Replace a static member that returned with another member id. It keeps its partitions, and no other member
+        changes."""
         group = draft.group
         draft.put_member(member_id, group.members[holder])
         draft.put_target(member_id, group.targets.get(holder, {}))
@@ -70,8 +70,9 @@ class MemberChanges:
     def advance(
         self, draft: Draft, member_id: str, info: MemberInfo, owned: Assignment | None, now: Now
     ) -> tuple[Current, Current]:
-        """The member is `info` now, and owns `owned` (None: it does not say). Another subscription, or other topics,
-        are another epoch, with a target of its own. Returns what the member had, and what it has on the way there."""
+        """Update a member that sent a heartbeat or a join: it is `info` now, and owns `owned` (None: it reports
+        nothing). A changed subscription, or changed topics, begin an epoch with a new target. Returns the member's
+        assignment before and after this step."""
         known = draft.member(member_id)
         draft.put_member(member_id, info)
         if known is None or (info.topics, info.regex) != (known.topics, known.regex):
@@ -92,7 +93,7 @@ class MemberChanges:
         return before, after
 
     def refresh(self, draft: Draft) -> None:
-        """Begin another epoch if topics have come, gone or grown."""
+        """Begin a new epoch if topics were created, were deleted or got more partitions."""
         if draft.group.stale:
             draft.group.stale = False
             if self._subscriptions.topics(draft.members().values()) != draft.topics:
@@ -104,8 +105,8 @@ class MemberChanges:
         self._context.counters.rebalances += 1
 
     def _assign(self, draft: Draft) -> None:
-        """Compute the target assignment for the newest epoch. It is computed when it is needed, so that many members
-        that leave at once cost one computation."""
+        """Compute the target assignment for the newest epoch. It is computed only when it is needed, so that many
+        members that leave at once cost one computation."""
         members = draft.members()
         subscribers = [
             Subscriber(
@@ -122,7 +123,7 @@ class MemberChanges:
         draft.target_epoch = draft.epoch
 
     def assignor(self, members: Iterable[MemberInfo]) -> str:
-        """The assignor that most members prefer; the first configured one if no member has a preference."""
+        """Return the assignor that most members prefer; the first configured one if no member has a preference."""
         votes: dict[str, int] = {}
         for member in members:
             if member.assignor is not None:
@@ -139,7 +140,7 @@ class MemberChanges:
         self.write(tuple(draft.records()), to, answer, group)
 
     def remove(self, group: ConsumerGroup, member_ids: Iterable[str], to: object, answer: object) -> None:
-        """Remove members, with one new epoch for all of them; what they had is free."""
+        """Remove members, with one new epoch for all of them; their partitions become free."""
         draft = Draft(group)
         for member_id in member_ids:
             draft.remove(member_id)
@@ -150,13 +151,13 @@ class MemberChanges:
     # Deadlines
 
     def renew(self, group_id: str, member_id: str, info: MemberInfo, now: Now) -> None:
-        """Renew the session of a member that was heard of. Classic ones have chosen their session timeout."""
+        """Renew the session of a member that sent a request. Classic members have a session timeout of their own."""
         config, classic = self._context.config, info.classic
         timeout_ms = config.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
         self._expect(session_key(group_id, member_id), group_id, member_id, timeout_ms, now)
 
     def expect_rejoin(self, group_id: str, member_id: str, timeout_ms: int, now: Now) -> None:
-        """Expect the member to join anew; its time counts from the first answer that says so."""
+        """Give the member `timeout_ms` to join again, counted from the first answer that asks for it."""
         key = rejoin_key(group_id, member_id)
         if key not in self._context.timers:
             self._expect(key, group_id, member_id, timeout_ms, now)
@@ -171,7 +172,7 @@ class MemberChanges:
         self._context.timers.cancel(collect_key(group_id, member_id))
 
     def switched(self, group_id: str, member_id: str) -> None:
-        """Note that the member is no classic one any more."""
+        """Note that the member no longer uses the classic protocol."""
         for key in (rejoin_key, collect_key):
             self._context.timers.cancel(key(group_id, member_id))
 
@@ -207,7 +208,7 @@ class MemberChanges:
             self.remove(self._context.consumer_groups[group_id], member_ids, None, None)
 
     def loaded(self, now: Now) -> None:
-        """After a load, start the session of each member anew, and its time to give up partitions."""
+        """After a load, restart the session of each member, and its deadline to revoke partitions."""
         for group in list(self._context.consumer_groups.values()):
             for member_id in group.members:
                 self._begin_deadlines(group, member_id, now)
@@ -220,7 +221,7 @@ class MemberChanges:
             self._expect_revocation(group.group_id, member_id, info.rebalance_timeout_ms, now)
 
     def _stay(self, group: ConsumerGroup, now: Now) -> None:
-        """Keep a member whose removal was refused: it has to be given up later."""
+        """Set the deadlines of members whose removal was refused again: they have to be removed later."""
         for member_id in group.members:
             if session_key(group.group_id, member_id) not in self._context.timers:
                 self._begin_deadlines(group, member_id, now)
@@ -245,8 +246,8 @@ class MemberChanges:
         *,
         stored: Callable[[Now], None] | None = None,
     ) -> None:
-        """Answer when the records are committed. Nothing was changed if they are refused; if not they stand in the
-        log (`stored`), and the group may be one of classic members alone by them."""
+        """Answer when the records are committed. If they are refused, nothing was changed. Otherwise they are in the
+        log (`stored` is called), and they may leave the group with classic members only."""
         if not records:
             self._context.out.reply(to, answer, after_writes=True)
             return

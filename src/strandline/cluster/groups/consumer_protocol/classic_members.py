@@ -1,13 +1,13 @@
 """Members of the classic protocol in a group of the consumer protocol, while it moves from one to the other (KIP-848).
 
-They join, sync, beat and leave as ever; but the coordinator assigns, nobody waits for the others, and each goes its own
-way to the target, with its epoch as the generation:
+They join, sync, send heartbeats and leave as before; but the coordinator assigns, no member waits for the others, and
+each reconciles by itself, with its epoch as the generation:
 
-    heartbeat  REBALANCE_IN_PROGRESS when it has something to give back, or may have more
-    join       tells what it owns, which acknowledges what it has given back; answered at once
-    sync       what it has; an eager member has given everything back before it joins, and has it again
+    heartbeat  REBALANCE_IN_PROGRESS if the member has something to revoke, or may get more
+    join       reports what the member owns, which acknowledges its revocations; answered at once
+    sync       its assignment; an eager member has revoked everything before it joins, and gets it again
 
-Java's and librdkafka's consumers, eager or cooperative, do just that without knowing.
+Java's and librdkafka's consumers, eager or cooperative, do so without knowing it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from strandline.proto.kafka.consumer_protocol import Subscription
 
 
 class ClassicMembers:
-    """Commands of classic members in a group of the consumer protocol. Each raises KafkaError with the error of the
-    command's own protocol."""
+    """Handles commands of classic members in a group of the consumer protocol. Each method raises KafkaError with
+    errors of the command's own protocol."""
 
     def __init__(self, context: ShardContext, changes: MemberChanges, image: Callable[[], MetadataImage]) -> None:
         self._context = context
@@ -48,7 +48,7 @@ class ClassicMembers:
     # Join
 
     def join(self, group: ConsumerGroup, command: JoinGroup, to: object, now: Now) -> None:
-        """Join a classic member; answered when that is committed.
+        """Join a classic member. The answer is sent when the join is committed.
 
         Raises:
             KafkaError: INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
@@ -75,7 +75,8 @@ class ClassicMembers:
         self._changes.write(tuple(draft.records()), to, answer, group)
 
     def _enter(self, draft: Draft, command: JoinGroup) -> str:
-        """The member's id, once it may be one. A member may bring an id that a classic group gave it."""
+        """Return the member's id, after the check that it may be a member. A member may send an id from a classic
+        group."""
         group, member_id, instance_id = draft.group, command.member_id, command.instance_id
         if instance_id is None:
             if member_id not in group.members:
@@ -111,7 +112,7 @@ class ClassicMembers:
         self._context.out.reply(to, answer, after_writes=True)
 
     def heartbeat(self, group: ConsumerGroup, command: Heartbeat, to: object, now: Now) -> None:
-        """Keep the session; a member that has to give back, or may have more, is to join anew."""
+        """Renew the session. A member that has to revoke partitions, or may get more, is told to join again."""
         info, current = self._member(group, command.member_id, command.instance_id, command.generation)
         self._changes.renew(group.group_id, command.member_id, info, now)
         draft = Draft(group)
@@ -119,7 +120,7 @@ class ClassicMembers:
         records = tuple(draft.records())
         if records:
             self._changes.write(records, None, None, group)
-        # A member that has something to give back is behind, until it says that it did.
+        # A member that has something to revoke is behind, until it reports the revocation.
         shall_join = current.epoch < draft.epoch or (
             current.state is MemberState.UNRELEASED and _all_free(draft, command.member_id, current)
         )
@@ -128,8 +129,8 @@ class ClassicMembers:
         self._context.out.reply(to, ErrorCode.REBALANCE_IN_PROGRESS if shall_join else ErrorCode.NONE)
 
     def leave(self, group: ConsumerGroup, command: LeaveGroup, to: object) -> None:
-        """Remove members that leave: those of the consumer protocol leave by a heartbeat; an administrator removes
-        them like others."""
+        """Remove classic members that leave. Members of the consumer protocol leave by a heartbeat; an administrator
+        removes both kinds by this command."""
         gone: dict[str, None] = {}
         errors = []
         for leaver in command.members:

@@ -35,7 +35,7 @@ from strandline.proto.kafka.consumer_group_records import (
 from strandline.proto.kafka.keyed_record import Record
 
 AWAY = -2
-"""The epoch of a static member that has left for a moment."""
+"""Epoch of a static member that has left for a short time."""
 
 
 class ConsumerGroupState(Enum):

@@ -1,5 +1,5 @@
-"""The rules of the consumer protocol (KIP-848): what a heartbeat is answered, and
-which members are fenced or leave."""
+"""Rules of the consumer protocol (KIP-848): answers to heartbeats, and the conditions under which members are fenced or
+leave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAVE = -1
 
 
 class ConsumerProtocol:
-    """Members come, reconcile and go."""
+    """Handles members that join, reconcile and leave."""
 
     def __init__(
         self, context: ShardContext, subscriptions: Subscriptions, changes: MemberChanges, migration: Migration
@@ -39,11 +39,11 @@ class ConsumerProtocol:
     # Heartbeat
 
     def heartbeat(self, command: ConsumerHeartbeat, to: object, now: Now) -> None:
-        """Handle a heartbeat; answered when what it tells is committed.
+        """Handle a heartbeat. The answer is sent when the state that it shows is committed.
 
         Raises:
-            KafkaError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND (it has
-                members of the classic protocol and may not move), GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID,
+            KafkaError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND (the group
+                has members of the classic protocol and may not change), GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID,
                 FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID.
         """
         self._check(command)
@@ -56,8 +56,8 @@ class ConsumerProtocol:
         known, before = draft.member(member_id), draft.now(member_id)
         if known is not None and known.classic is not None:
             self._changes.switched(group.group_id, member_id)
-        # A member that joins says that it owns nothing. Once it got an answer, that counts as no acknowledgement: the
-        # request may be a late copy.
+        # A joining member reports that it owns nothing. Once it got an answer, this is no acknowledgement: the request
+        # may be a late copy.
         owned = None if command.epoch == JOIN and before.epoch > 0 else command.owned
         before, after = self._changes.advance(draft, member_id, _merged(known, command), owned, now)
         whole = command.epoch == JOIN or (
@@ -107,8 +107,8 @@ class ConsumerProtocol:
             self._subscriptions.check(regex)
 
     def _find(self, command: ConsumerHeartbeat) -> tuple[tuple[Record, ...], ConsumerGroup]:
-        """The group, made for the first member; a classic group becomes one, keeping its offsets, and its members if it
-        has any: the records that do that come first."""
+        """Return the group, creating it for its first member, and records that must be written first: a classic group
+        becomes one of the consumer protocol and keeps its offsets and members."""
         group_id = command.group_id
         group = self._context.consumer_groups.get(group_id)
         if group is not None:
@@ -125,7 +125,7 @@ class ConsumerProtocol:
         return head, ConsumerGroup(group_id)
 
     def _enter(self, draft: Draft, command: ConsumerHeartbeat) -> str:
-        """The member's id, once it may be one."""
+        """Return the member's id, after the check that it may be a member."""
         group, member_id = draft.group, command.member_id
         joins = command.epoch == JOIN
         holder = None if command.instance_id is None else group.instances.get(command.instance_id)
@@ -154,8 +154,8 @@ class ConsumerProtocol:
         )
 
     def _replace_static(self, draft: Draft, holder: str, member_id: str) -> None:
-        """Replace a static member that is back under another id. One of the classic protocol does not tell that it
-        goes."""
+        """Replace a static member that returned under another id. A member of the classic protocol does not report that
+        it leaves."""
         old = draft.group.now(holder)
         # rule C9/static-classic-member-waited-for
         if old.epoch != AWAY and draft.group.members[holder].classic is None:
@@ -180,7 +180,7 @@ class ConsumerProtocol:
     # Looking
 
     def subscribed(self, group: ConsumerGroup) -> frozenset[str]:
-        """Every topic that at least one member subscribes to."""
+        """Return the topics that at least one member subscribes to."""
         found: set[str] = set()
         for member in group.members.values():
             found |= self._subscriptions.of(member, group.topics)
@@ -220,7 +220,7 @@ def _within(owned: Assignment | None, assigned: Assignment) -> bool:
 
 
 def _merged(known: MemberInfo | None, command: ConsumerHeartbeat) -> MemberInfo:
-    """Values of the member: those of this request, else the known ones."""
+    """Return the member's values: those of this request, else the known ones."""
     info = known or MemberInfo(None, None, "", "", (), None, -1, None)
     return MemberInfo(
         instance_id=info.instance_id if command.instance_id is None else command.instance_id,

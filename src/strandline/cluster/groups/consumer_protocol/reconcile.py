@@ -1,12 +1,12 @@
-"""One member on its way to the target: give back, acknowledge, take over. Pure.
+"""Reconciliation of one member with its target assignment: revoke, acknowledge, take over. No I/O.
 
-    STABLE      the target's epoch is its own: nothing to do
-                the target moved, it has too much      -> UNREVOKED, at its old epoch, until it says it gave it back
-                the target moved, else                 -> STABLE or UNRELEASED at the target's epoch
-    UNREVOKED   it says what it owns, and that is none of what it has to give back -> goes on as above, an epoch later
-    UNRELEASED  others may have given back what it waits for -> takes that over; or the target moved again
+    STABLE      the member has the target's epoch: nothing to do
+                new target, the member owns too much -> UNREVOKED at its old epoch, until it acknowledges the revocation
+                new target otherwise                 -> STABLE or UNRELEASED at the target's epoch
+    UNREVOKED   the member owns nothing any more of what it has to revoke -> as above, one epoch later
+    UNRELEASED  other members may have released what it waits for -> it takes that over; or there is a new target
 
-Nobody is given what another has: a partition is free once its owner said that it gave it back, or is out of the group.
+No partition is assigned to two members: it is free once its owner acknowledged its revocation or has left the group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Partition = tuple[TopicId, int]
 
 
 def pairs(assignment: Assignment) -> dict[Partition, None]:
-    """Partitions of an assignment one by one, in order."""
+    """Return the partitions of an assignment one by one, in order."""
     return {(topic_id, number): None for topic_id, numbers in assignment.items() for number in numbers}
 
 
@@ -37,11 +37,11 @@ def reconcile(
     owned: Assignment | None,
     is_taken: Callable[[Partition], bool],
 ) -> Current:
-    """Assignment of the member after this heartbeat.
+    """Return the assignment of the member after this heartbeat.
 
     Args:
-        owned: what it says it owns; None when it does not say, which acknowledges nothing.
-        is_taken: another member has the partition.
+        owned: partitions that the member reports to own; None if it reports none, which acknowledges nothing.
+        is_taken: returns whether another member has the partition.
     """
     way = _Way(target_epoch, target, owned, is_taken)
     if current.state is MemberState.UNREVOKED:
@@ -60,7 +60,7 @@ def _holds_any(owned: Assignment | None, revoked: Assignment) -> bool:
 
 
 class _Way(NamedTuple):
-    """Destination of a member, and what is known on the way."""
+    """Target of a member, and the data that its reconciliation depends on."""
 
     target_epoch: int
     target: Assignment

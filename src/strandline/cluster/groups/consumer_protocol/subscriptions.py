@@ -1,10 +1,9 @@
-"""Subscriptions of members, resolved against the existing topics.
+"""Subscriptions of members, resolved to existing topics.
 
-Regular expressions over topic names are RE2's, as Kafka has them (KIP-848), bounded in memory and time. A member's
-expression is a stranger's program that the coordinator runs. Python's `re` backtracks: `(a*)*b` would stop the node for
-minutes. RE2 takes time linear in the name, but up to the size of the expression for each character of it, and there may
-be many topics: what an expression may cost is bounded before it is held against any. It has to match the whole name, as
-in Kafka.
+Regular expressions over topic names have RE2's syntax, as in Kafka (KIP-848), and bounds on memory and time, because
+the coordinator runs an expression that any client may send. Python's `re` backtracks: `(a*)*b` would stop the node for
+minutes. RE2 takes time linear in the name, but up to the size of the expression for each character, and there may be
+many topics: so the cost of an expression is bounded before it is matched. It has to match the whole name, as in Kafka.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from strandline.proto.kafka.consumer_group_records import MemberInfo, TopicShape
 
 PATTERN_CHARS_MAX = 1024
 INSTRUCTIONS_MAX = 10_000
-"""Instructions of a compiled expression at most: `a{1000}` is a thousand, a `.` is eight."""
+"""Maximum instructions of a compiled expression: `a{1000}` has a thousand, a `.` has eight."""
 
 WORK_MAX = 100_000_000
-"""Instructions times characters of all topics at most, when an expression is first held against them: below 1 s at
-the worst seen, 6 ns each, and a hundredth of that as a rule."""
+"""Maximum of instructions times characters of all topic names, when an expression is first matched: at most 1 s in the
+worst case seen (6 ns each), usually a hundredth of that."""
 
 MEMORY_BYTES_MAX = 1 << 20
-"""Bytes of memory of one expression at most, with what RE2 keeps of its matching."""
+"""Maximum bytes of memory of one expression, including RE2's cache of matching states."""
 
 RESULTS_MAX = 100_000
 
 
 class PatternError(ValueError):
-    """The expression cannot be used; the text says why."""
+    """The expression cannot be used; the text is the reason."""
 
 
 class TopicPattern:
-    """A compiled expression. Raises PatternError for one that cannot be used."""
+    """Compiled expression. Raises PatternError for an expression that cannot be used."""
 
     def __init__(self, text: str) -> None:
         if len(text) > PATTERN_CHARS_MAX:
@@ -50,13 +49,13 @@ class TopicPattern:
         self._known: dict[str, bool] = {}
 
     def check(self, names: Iterable[str]) -> None:
-        """Raises PatternError where it would cost too much to hold it against all topics."""
+        """Raises PatternError if matching all topics would cost too much."""
         work = self._compiled.programsize * sum(map(len, names))
         if work > WORK_MAX:
             raise PatternError("it costs too much to hold it against the topics; make it simpler")
 
     def matches(self, name: str) -> bool:
-        """True if the whole name is of the pattern."""
+        """Return whether the pattern matches the whole name."""
         known = self._known.get(name)
         if known is None:
             if len(self._known) >= RESULTS_MAX:
@@ -82,18 +81,18 @@ def _compiled(text: str) -> Any:
 
 
 PATTERNS_MAX = 1_000
-"""Compiled patterns that are kept."""
+"""Maximum compiled patterns that are kept."""
 
 
 class Subscriptions:
-    """Resolves names and patterns to topics."""
+    """Resolves topic names and patterns of subscriptions to topics."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
         self._patterns: dict[str, TopicPattern | None] = {}
 
     def check(self, regex: str) -> None:
-        """Check an expression; raises KafkaError INVALID_REGULAR_EXPRESSION."""
+        """Check an expression. Raises KafkaError INVALID_REGULAR_EXPRESSION."""
         try:
             if regex not in self._patterns:
                 pattern = TopicPattern(regex)
@@ -108,7 +107,7 @@ class Subscriptions:
         self._patterns[regex] = pattern
 
     def _pattern(self, regex: str) -> TopicPattern | None:
-        """Compile a pattern. None for one that another version accepted and this one does not: it matches no topic."""
+        """Compile a pattern. Returns None if another version accepted it and this one does not: it matches no topic."""
         if regex not in self._patterns:
             try:
                 self._keep(regex, TopicPattern(regex))
@@ -117,7 +116,7 @@ class Subscriptions:
         return self._patterns[regex]
 
     def topics(self, members: Iterable[MemberInfo]) -> dict[str, TopicShape]:
-        """The topics that exist and that any of the members reads."""
+        """Return the existing topics that any of the members subscribes to."""
         known = self._image().topics
         names: dict[str, None] = {}
         patterns: dict[str, None] = {}
@@ -138,7 +137,7 @@ class Subscriptions:
         }
 
     def of(self, member: MemberInfo, topics: Mapping[str, TopicShape]) -> frozenset[str]:
-        """Topics among `topics` that one member reads."""
+        """Return those of `topics` that one member subscribes to."""
         found = {name for name in member.topics if name in topics}
         pattern = None if member.regex is None else self._pattern(member.regex)
         if pattern is not None:

@@ -37,7 +37,6 @@ class SpeaksTls(Protocol):
         """Serve and connect over TLS from now on."""
 
 
-
 class InternalTls:
     """TLS of the internal port, for serving and connecting.
 
