@@ -21,9 +21,9 @@ _DISK_FAILED = (DiskError, FileNotFoundError)
 
 
 UNSYNCED_BYTES_MAX = 32 << 20
-"""Bytes of one directory's logs that may be written and not synced before whoever waits for no sync waits all the same.
-A page cache takes a gigabyte in a second; a disk of 100 MB/s then has one sync of ten seconds, for which everybody
-waits, and which is longer than `disk.sync.timeout.ms`: the node would take that disk for one that hangs, and stop."""
+"""Bytes of one directory's logs that may wait for their sync before appends wait that need none (acks 0 and 1). A page
+cache takes a gigabyte in a second; a disk of 100 MB/s then needs ten seconds for one sync, which is longer than
+`disk.sync.timeout.ms`, so that the node would take the disk for one that hangs, and stop (rule B51)."""
 
 
 class Syncer:
@@ -57,11 +57,12 @@ class Syncer:
         self._unhurried_is_next = False
         """True if the group under way, or the last one, is of logs that acknowledgements wait for."""
         self.unsynced_bytes = 0
-        """Bytes that were marked and whose sync has not ended."""
+        """Bytes that were written and whose sync has not ended."""
         self._bytes: dict[PartitionLog, int] = {}
-        """Of these, the ones that no group has yet."""
+        """Bytes of each marked log that are in no group yet."""
         self._group_bytes = 0
         self._for_room: dict[Callable[[], None], None] = {}
+        """Callbacks of those that wait for room."""
         self._group: list[PartitionLog] = []
         self._failed: dict[PartitionLog, OSError] = {}
         """Logs of the group whose sync failed, with the error."""
