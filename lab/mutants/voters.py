@@ -71,6 +71,12 @@ TABLE: tuple[Mutant, ...] = (
         (f"{_DYNAMIC}::test_kafka_17608_a_leader_that_removes_itself_counts_the_others_alone",),
     ),
     one_change(
+        "a-removed-leader-commits-on",
+        "A36: and commits nothing more until then",
+        never(),
+        f"{_DYNAMIC}::test_a_removed_leader_commits_nothing_more",
+    ),
+    one_change(
         "a-removed-leader-counts-itself",
         "A36: what it holds does not count",
         always(),

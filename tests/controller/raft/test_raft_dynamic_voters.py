@@ -107,6 +107,20 @@ def test_kafka_17608_a_leader_that_removes_itself_counts_the_others_alone() -> N
     assert (one.role, one.core.epoch) == (RoleKind.OBSERVER, 2), "it asks for no election"
 
 
+def test_a_removed_leader_commits_nothing_more() -> None:
+    """Rule A36 (seed 36120825): what it appended once it knew its removal to be committed, and before it resigned."""
+    one = leading(1, 2, 3)
+    remove(one, 1)
+    follow(one, 2, 3)
+    committed = one.core.high_watermark
+    assert (one.role, committed) == (RoleKind.LEADER, one.core.log.end_offset)
+    one.append(1)
+    follow(one, 2, 3)
+    assert (one.role, one.core.high_watermark) == (RoleKind.LEADER, committed)
+    one.wait(0)
+    assert one.role is RoleKind.RESIGNED
+
+
 def test_a_removed_leader_needs_a_majority_of_the_others_to_stay() -> None:
     """Rules A5, A36: of two that are left both have to fetch: it has no vote itself."""
     one = leading(1, 2, 3)

@@ -224,6 +224,8 @@ class Leader(Role):
 
     def update_high_watermark(self) -> None:
         """Recompute after a flush of the own log or a valid fetch of a voter (rules A6, A9)."""
+        if self.is_removed:  # rule A36/a-removed-leader-commits-on
+            return
         ends = [voter.end_offset for voter in self.voters.values()]
         if self.node.is_voter:  # rule A36/a-removed-leader-counts-itself
             ends.append(self.node.log.durable_offset)
