@@ -160,7 +160,7 @@ def test_describe_configs(tmp_path: Path, version: int) -> None:
         ]
         if version >= 3:
             assert retention.config_type == 5
-            assert retention.documentation.startswith("The age beyond which old segments are deleted")
+            assert retention.documentation.startswith("Age above which segments are deleted")
         broker = {one.name: one for one in answer.results[2].configs}
         assert (broker["min.insync.replicas"].value, broker["num.partitions"].value) == ("2", "1")
         assert answer.results[4].configs == ()
