@@ -260,7 +260,7 @@ def test_settings_are_changed_and_put_back(run: Run, topic: str) -> None:
     shown = run("config", "describe", "broker", "1", "--all").stdout
     assert "node.id" in shown
     words = " ".join(shown.split())
-    assert "kept for life" in words  # of node.id: told whole, not its first eighty letters
+    assert "never changed" in words  # of node.id: told whole, not its first eighty letters
 
 
 def commands(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from strandline.chaos.checkers.metadata_logs import DIRECTORY
 from strandline.chaos.checkers.quorum import QuorumView, VoterSetsMeet
@@ -141,17 +142,17 @@ class VoterChanges:
             if kind != "add" and voters:
                 key = self.rng.choice(voters)
                 if key.directory_id is not None and self._may_go(key):
-                    await self._remove(leader, key)
+                    await self._remove(leader, key, key.directory_id)
                     self._made(f"n{key.node_id} was removed from the voters" + (" it led" if key == leader.key else ""))
         except KafkaError:
             return  # it is told why
 
-    async def _remove(self, leader: Quorum, key: ReplicaKey) -> None:
+    async def _remove(self, leader: Quorum, key: ReplicaKey, directory_id: UUID) -> None:
         """Raises KafkaError. The set without the voter counts as long as its leader may have stopped over it."""
         without = tuple(voter for voter in leader.voters if voter != key)
         self._asked.append(without)
         try:
-            await leader.remove_voter(key.node_id, key.directory_id)
+            await leader.remove_voter(key.node_id, directory_id)
         except KafkaError:
             if leader._driver is not None and not leader._driver.stopped:
                 self._asked.remove(without)
