@@ -49,7 +49,7 @@ class _Room:
 class _Syncer:
     """Syncer that syncs in steps of the model."""
 
-    has_room = True
+    is_behind = False
 
     def mark(self, log: Any, size: int = 0, *, waited_for: bool = True) -> None:
         log.mark()

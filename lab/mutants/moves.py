@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.mutants.mutant import Mutant, always, dropped, never, one_change, part, removed, value
+from lab.mutants.mutant import Mutant, dropped, never, one_change, part, removed, value
 
 _PLANNER = "tests/tools/test_moves_planner.py"
 _SCHEDULES = "tests/schedules/moves/test_moves.py"
@@ -121,21 +121,22 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "acks-1-fills-the-page-cache",
-        "B51: acks of 0 and 1 wait for room where much waits for its sync",
-        always(),
-        "tests/replica/test_appends.py::test_who_waits_for_no_sync_waits_for_room[1]",
-        "tests/replica/test_appends.py::test_who_waits_for_no_sync_waits_for_room[0]",
+        "B51: appends with acks 0 and 1 wait where much waits for its sync",
+        never(),
+        "tests/replica/test_appends.py::test_who_waits_for_no_sync_waits_where_much_does[1]",
+        "tests/replica/test_appends.py::test_who_waits_for_no_sync_waits_where_much_does[0]",
     ),
     one_change(
         "what-comes-behind-is-taken",
-        "B51: nothing more is taken from a connection whose append waits for room",
+        "B51: nothing more is taken from a connection whose append waits where much waits for its sync",
         never(),
-        "tests/cluster/broker/test_kafka_produce.py::test_a_client_that_waits_for_no_sync_is_held_up_by_the_disk[0]",
+        "tests/cluster/broker/test_kafka_produce.py::test_a_client_is_held_up_by_a_disk_that_is_behind[0]",
+        "tests/cluster/broker/test_kafka_produce.py::test_a_client_is_held_up_by_a_disk_that_is_behind[-1]",
     ),
     one_change(
         "leaders-send-more-than-a-disk-takes",
         "B51: a leader gets no credit while much waits for its sync",
-        part("not self._shared.directories.wait_for_room(self._signal.set)", "True"),
+        never(),
         "tests/replica/test_follower_streams.py::test_a_leader_may_send_more_once_a_slow_disk_has_synced",
     ),
     one_change(

@@ -1,4 +1,4 @@
-"""What operators of a simulated cluster leave behind once everything is healed: a replica of everything everywhere."""
+"""Operators of a simulated cluster leave a replica of everything everywhere once all is healed."""
 
 from __future__ import annotations
 

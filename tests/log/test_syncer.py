@@ -104,21 +104,21 @@ def test_one_turn_one_group(tmp_path: Path) -> None:
     run(tmp_path, play)
 
 
-def test_room_is_there_again_when_enough_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule B51: bytes count from the mark to the end of their sync, those of the next group, too."""
+def test_it_has_caught_up_when_enough_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule B51: bytes count from the mark to the end of their sync, and those of the next group, too."""
     monkeypatch.setattr("strandline.log.syncer.UNSYNCED_BYTES_MAX", 100)
 
     async def play(scene: Scene) -> None:
         (a, b), called, syncer = scene.logs, [], scene.syncer
-        syncer.when_room(lambda: called.append("at once"))
+        syncer.when_caught_up(lambda: called.append("at once"))
         fill(a, 1)
         syncer.mark(a, 60)
         await scene.begin()
         for log in (b, a):
             fill(log, 1)
             syncer.mark(log, 60)
-        assert (syncer.unsynced_bytes, syncer.has_room) == (180, False)
-        syncer.when_room(lambda: called.append("later"))
+        assert (syncer.unsynced_bytes, syncer.is_behind) == (180, True)
+        syncer.when_caught_up(lambda: called.append("later"))
         scene.disk.started.clear()
         scene.disk.gate.set()
         await scene.disk.started.wait()
@@ -126,13 +126,13 @@ def test_room_is_there_again_when_enough_was_synced(tmp_path: Path, monkeypatch:
         assert called == ["at once"], "the second group is as much"
         await scene.let_go()
         assert called == ["at once", "later"]
-        assert (syncer.unsynced_bytes, syncer.has_room) == (0, True)
+        assert (syncer.unsynced_bytes, syncer.is_behind) == (0, False)
 
     run(tmp_path, play)
 
 
-def test_nobody_waits_for_room_of_a_syncer_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits is told, and so is whoever asks later."""
+def test_nobody_waits_for_a_syncer_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that wait are made, and so are later ones."""
     monkeypatch.setattr("strandline.log.syncer.UNSYNCED_BYTES_MAX", 100)
 
     async def play(scene: Scene) -> None:
@@ -140,9 +140,9 @@ def test_nobody_waits_for_room_of_a_syncer_that_has_ended(tmp_path: Path, monkey
         fill(scene.logs[0], 1)
         scene.syncer.mark(scene.logs[0], 200)
         await scene.begin()
-        scene.syncer.when_room(lambda: called.append("waited"))
+        scene.syncer.when_caught_up(lambda: called.append("waited"))
         scene.syncer.abandon()
-        scene.syncer.when_room(lambda: called.append("came late"))
+        scene.syncer.when_caught_up(lambda: called.append("came late"))
         assert called == ["waited", "came late"]
 
     run(tmp_path, play)

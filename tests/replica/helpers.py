@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
+
+import pytest
 
 from strandline.log.batch import Record, build_batch
 from strandline.log.log_dir import LogDir, format_log_dir
@@ -136,6 +139,22 @@ class Cluster:
 
     def leader(self) -> Broker:
         return self.brokers[self.controller.state(TP).leader]
+
+
+@contextmanager
+def syncs_held(disk: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No sync of the disk that begins in the block ends before it."""
+    may_end, real = asyncio.Event(), disk.sync
+
+    async def held(*what: Any) -> None:
+        await may_end.wait()
+        await real(*what)
+
+    monkeypatch.setattr(disk, "sync", held)
+    try:
+        yield
+    finally:
+        may_end.set()
 
 
 async def until(condition: Callable[[], bool], what: str = "", timeout_s: float = 60.0) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from strandline.proto.error_codes import ErrorCode
-from tests.replica.helpers import TOPIC_ID, TP, batch, running
+from tests.replica.helpers import TOPIC_ID, TP, batch, running, syncs_held
 
 
 @pytest.mark.parametrize("named_by", ["name", "topic id"])
@@ -33,29 +32,22 @@ def test_refused_before_there_was_a_log(tmp_path: Path, named_by: str) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_who_waits_for_no_sync_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int) -> None:
+def test_who_waits_for_no_sync_waits_where_much_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
     """Rule B51: beyond a bound of what lies in the page cache alone, no append is answered before some was synced."""
     monkeypatch.setattr("strandline.log.syncer.UNSYNCED_BYTES_MAX", 150)
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=1) as cluster:
-            leader, may_sync = cluster[1], asyncio.Event()
+            leader = cluster[1]
             cluster.create()
             assert (await leader.append(TP, batch(b"a"))).error is ErrorCode.NONE
-            real = leader.disk.sync
-
-            async def slow(files: Any, directories: Any = (), wait_ms: float = 0.0) -> None:
-                await may_sync.wait()
-                await real(files, directories)
-
-            monkeypatch.setattr(leader.disk, "sync", slow)
-            try:
+            with syncs_held(leader.disk, monkeypatch):
                 first, *others = [leader.append(TP, batch(b"a" * 50), acks) for _ in range(4)]
                 assert (await first).error is ErrorCode.NONE
                 await asyncio.sleep(0.05)
                 assert [one.done() for one in others] == [False] * 3
-            finally:
-                may_sync.set()
             assert [(await one).error for one in others] == [ErrorCode.NONE] * 3
 
     asyncio.run(scenario())

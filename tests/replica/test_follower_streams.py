@@ -18,7 +18,7 @@ from strandline.replica import frames
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.states import BrokerState, Role
 from tests.replica.fake_controller import partition_state
-from tests.replica.helpers import CLUSTER, TOPIC_ID, TP, Cluster, batch, running, until
+from tests.replica.helpers import CLUSTER, TOPIC_ID, TP, Cluster, batch, running, syncs_held, until
 from tests.replica.memory_rpc import MemoryStream
 from tests.replica.test_frames import Heard
 
@@ -180,15 +180,7 @@ def test_a_follower_acknowledges_what_it_has_synced(tmp_path: Path, monkeypatch:
             leader = RawLeader(cluster)
             await leader.start()
             stream, first = await leader.accept()
-            disk, may_sync = cluster[2].disk, asyncio.Event()
-            real = disk.sync
-
-            async def slow(files: Any, directories: Any = ()) -> None:
-                await may_sync.wait()
-                await real(files, directories)
-
-            monkeypatch.setattr(disk, "sync", slow)
-            try:
+            with syncs_held(cluster[2].disk, monkeypatch):
                 await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
                 for offset in range(3):
                     await stream.write(replicated(b"a", offset))
@@ -196,8 +188,6 @@ def test_a_follower_acknowledges_what_it_has_synced(tmp_path: Path, monkeypatch:
                 cluster[2].replicas.partition(TP).synced()  # type: ignore[union-attr]
                 said = await leader.next_of("on_ack", stream)
                 assert said[1:] == (3, 0)
-            finally:
-                may_sync.set()
             while said[-1] < 3:
                 said = await leader.next_of("on_ack", stream)
                 assert said[-1] <= cluster[2].log_dir.logs[TP].durable_offset
@@ -215,15 +205,7 @@ def test_a_leader_may_send_more_once_a_slow_disk_has_synced(tmp_path: Path, monk
             await leader.start()
             stream, first = await leader.accept()
             heard = leader._heard[stream]
-            disk, may_sync = cluster[2].disk, asyncio.Event()
-            real = disk.sync
-
-            async def slow(files: Any, directories: Any = (), wait_ms: float = 0.0) -> None:
-                await may_sync.wait()
-                await real(files, directories)
-
-            monkeypatch.setattr(disk, "sync", slow)
-            try:
+            with syncs_held(cluster[2].disk, monkeypatch):
                 await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
                 for offset in range(3):
                     await stream.write(replicated(b"a" * 50, offset))
@@ -232,8 +214,6 @@ def test_a_leader_may_send_more_once_a_slow_disk_has_synced(tmp_path: Path, monk
                 said = await leader.next_of("on_ack", stream)
                 assert said[1:] == (3, 0)
                 assert not heard, "credit would be in the same frame"
-            finally:
-                may_sync.set()
             assert (await leader.next_of("on_credit", stream))[0] > 300
 
     asyncio.run(scenario())

@@ -398,7 +398,7 @@ class SimCluster:
                 yield live
 
     def has_deposed_leader(self, name: str) -> bool:
-        """Whether a node still leads this partition in its own eyes, and a later leader was seen."""
+        """True if a node still leads this partition in its own eyes, and a later leader was seen."""
         return any(
             str(one.topic_partition) == name and self.partition_checks.is_deposed(one)
             for live in self.nodes()

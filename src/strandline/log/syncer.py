@@ -21,8 +21,8 @@ _DISK_FAILED = (DiskError, FileNotFoundError)
 
 
 UNSYNCED_BYTES_MAX = 32 << 20
-"""Bytes of one directory's logs that may wait for their sync before appends wait that need none (acks 0 and 1). A page
-cache takes a gigabyte in a second; a disk of 100 MB/s then needs ten seconds for one sync, which is longer than
+"""Bytes of one directory's logs that may wait for their sync before whoever writes is held up. A page cache takes a
+gigabyte in a second; a disk of 100 MB/s then needs ten seconds for one sync, which is longer than
 `disk.sync.timeout.ms`, so that the node would take the disk for one that hangs, and stop (rule B51)."""
 
 
@@ -61,8 +61,8 @@ class Syncer:
         self._bytes: dict[PartitionLog, int] = {}
         """Bytes of each marked log that are in no group yet."""
         self._group_bytes = 0
-        self._for_room: dict[Callable[[], None], None] = {}
-        """Callbacks of those that wait for room."""
+        self._when_caught_up: dict[Callable[[], None], None] = {}
+        """Calls to make once it is no longer behind."""
         self._group: list[PartitionLog] = []
         self._failed: dict[PartitionLog, OSError] = {}
         """Logs of the group whose sync failed, with the error."""
@@ -78,20 +78,20 @@ class Syncer:
         """Groups synced so far."""
 
     @property
-    def has_room(self) -> bool:
-        """Whether fewer bytes than `UNSYNCED_BYTES_MAX` wait for their sync."""
-        return self.unsynced_bytes < UNSYNCED_BYTES_MAX
+    def is_behind(self) -> bool:
+        """True if `UNSYNCED_BYTES_MAX` bytes or more wait for their sync. False once nothing is synced any more."""
+        return self.unsynced_bytes >= UNSYNCED_BYTES_MAX
 
-    def when_room(self, call: Callable[[], None]) -> None:
-        """Call once there is room: at once where there is, and where nothing is synced any more."""
-        if self.has_room or self._broken is not None:
-            call()
+    def when_caught_up(self, call: Callable[[], None]) -> None:
+        """Make the call once this is not behind: now, or at the end of a sync."""
+        if self.is_behind:
+            self._when_caught_up[call] = None
         else:
-            self._for_room[call] = None
+            call()
 
-    def _tell_room(self) -> None:
-        if self._for_room and (self.has_room or self._broken is not None):
-            calls, self._for_room = self._for_room, {}
+    def _tell_caught_up(self) -> None:
+        if self._when_caught_up and not self.is_behind:
+            calls, self._when_caught_up = self._when_caught_up, {}
             for call in calls:
                 call()
 
@@ -170,7 +170,7 @@ class Syncer:
         for log in broken:
             log.sync_pending = False
             log.sync_failed(error)  # rule A9/syncer-ends-and-fences-nothing
-        self._tell_room()
+        self._tell_caught_up()
 
     def _next_group(self) -> list[PartitionLog]:
         """Return the logs to sync now: those that are only catching up in turn with those that acks wait for."""
@@ -234,7 +234,7 @@ class Syncer:
             if self.trace is not None:
                 self.trace.sync_ended(synced)
             self._on_synced(synced)
-        self._tell_room()
+        self._tell_caught_up()
 
     def _end(self, logs: list[PartitionLog], failed: dict[PartitionLog, OSError]) -> list[PartitionLog]:
         """Record the success of the sync; return the logs for which it counts, and add the others to `failed`."""

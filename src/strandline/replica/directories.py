@@ -125,13 +125,10 @@ class Directories:
         """True if no directory has room: the broker takes no writes."""
         return all(directory.room.full for directory in self.usable)
 
-    def wait_for_room(self, call: Callable[[], None]) -> bool:
-        """Whether some directory has more to sync than `UNSYNCED_BYTES_MAX`; `call` is called once that one has not."""
-        for directory in self.usable:
-            if not directory.syncer.has_room:
-                directory.syncer.when_room(call)
-                return True
-        return False
+    @property
+    def behind(self) -> Syncer | None:
+        """Syncer of a directory that is behind with its syncs (rule B51); None if there is none."""
+        return next((one.syncer for one in self.usable if one.syncer.is_behind), None)
 
     def set_trace(self, trace: RequestTrace | None) -> None:
         """Trace the stages of requests; None ends the trace."""

@@ -227,8 +227,10 @@ class Fetcher:
                 size += len(pieces[-1])
         consumed = self._consumed
         is_due = consumed > 0 and (bool(pieces) or consumed >= self._shared.config.fetch_window_bytes // 4)
-        # rule B51/leaders-send-more-than-a-disk-takes
-        if is_due and not self._shared.directories.wait_for_room(self._signal.set):
+        behind = self._shared.directories.behind if is_due else None
+        if behind is not None:  # rule B51/leaders-send-more-than-a-disk-takes
+            behind.when_caught_up(self._signal.set)
+        elif is_due:
             pieces.append(frames.pack_credit(consumed))
             self._consumed = 0
         return b"".join(pieces)

@@ -625,10 +625,10 @@ class Partition:
         # An ack that waits for nobody names the leader alone, which has the batch but may not have synced it yet.
         synced = core.synced_replicas(result.next_offset) or (shared.node_id,)
         error = core.judge_committed() if waits else ErrorCode.NONE
-        if waits or syncer.has_room:  # rule B51/acks-1-fills-the-page-cache
-            append.end(error, "", synced)
+        if not waits and syncer.is_behind:  # rule B51/acks-1-fills-the-page-cache
+            syncer.when_caught_up(partial(append.end, error, "", synced))
         else:
-            syncer.when_room(partial(append.end, error, "", synced))
+            append.end(error, "", synced)
         return None
 
     def _refuse(self, append: Append, batches: memoryview, error: ErrorCode, message: str) -> None:

@@ -134,7 +134,7 @@ class PartitionChecks:
             known.log_start = max(known.log_start, log.log_start_offset)
 
     def is_deposed(self, partition: Partition) -> bool:
-        """Whether this replica leads in its own eyes, and a leader of a later epoch was seen."""
+        """True if this replica leads in its own eyes, and a leader of a later epoch was seen."""
         known, leader = self.partitions.get(partition.state.topic_id_partition), partition.leader
         return known is not None and leader is not None and leader.leader_epoch < max(known.leaders, default=-1)
 

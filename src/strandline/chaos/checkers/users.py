@@ -81,7 +81,7 @@ class UserRecords:
     lookups: list[tuple[Partition, int, int]] = field(default_factory=list)
     """(partition, time, offset that was told to be the first of that time)."""
     deposed: Callable[[Partition], bool] = lambda _partition: False
-    """Whether some node leads the partition in its own eyes alone."""
+    """True for a partition that a node leads in its own eyes alone."""
 
     def ack(self, partition: Partition, offset: int, value: str) -> None:
         """Note that a record was acknowledged by all in-sync replicas."""

@@ -226,7 +226,7 @@ class ProduceHandler:
         def append(prepared: Prepared) -> None:
             nonlocal held
             self._append(exchange, request, prepared, lambda result: exchange.attempt(lambda: done(result)))
-            if not ended and request.acks != ACKS_ALL:  # rule B51/what-comes-behind-is-taken
+            if not ended and self._replicas.directories.behind is not None:  # rule B51/what-comes-behind-is-taken
                 held = True
                 exchange.connection.hold()
 
