@@ -52,6 +52,9 @@ def test_options_change_what_the_seed_drew() -> None:
     assert changed.exit_code == 0, changed.output
     assert "kill n" in changed.stdout
     assert "partition" not in changed.stdout
+    unknown = sim([*arguments, "--options", '{"faults": {"kinds": ["kil"]}}'])
+    assert unknown.exit_code == 2
+    assert "there is no fault kil; known here: bit_rot," in " ".join(unknown.output.split())
     wrong = sim([*arguments, "--options", '{"faults": {"kind": 1}}'])
     assert wrong.exit_code == 2
     assert "faults.kind" in wrong.output

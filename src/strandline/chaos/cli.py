@@ -31,9 +31,15 @@ _EXPLAINED_MAX = 3
 
 
 def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, seed: int) -> Run:
-    """One seed of a scenario, with options changed. Raises ValueError for an option that does not exist."""
+    """One seed of a scenario, with options changed. Raises ValueError for an option or a fault that does not exist."""
+    from strandline.chaos.nemesis.kinds import FAULTS
     from strandline.chaos.options import override
 
+    faults = changes.get("faults")
+    kinds = faults.get("kinds", ()) if isinstance(faults, Mapping) else ()
+    unknown = [kind for kind in kinds if kind not in FAULTS]
+    if unknown:
+        raise ValueError(f"there is no fault {', '.join(map(str, unknown))}; known here: {', '.join(sorted(FAULTS))}")
     run: Any
     if scenario == "quorum":
         from strandline.chaos.quorum_scenario import QuorumOptions, QuorumRun
